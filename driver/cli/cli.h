@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The subcommands of `vroom`; each gets its own name as argv[0] and returns an exit status. */
+#ifndef VROOM_CLI_H
+#define VROOM_CLI_H
+
+int cli_list(int argc, char **argv);
+int cli_id(int argc, char **argv);
+int cli_perf(int argc, char **argv);
+int cli_emulate(int argc, char **argv);
+int cli_fio(int argc, char **argv);
+
+/* "vroom: " and vroom_error() on standard error; returns 1. */
+int cli_fail(void);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * vroom: a userspace NVMe driver. This header is all that a program includes.
+ *
+ *	vroom_open()            bring a controller up, by address
+ *	vroom_namespace()       what a namespace looks like
+ *	vroom_dma_alloc()       memory that the controller can reach
+ *	vroom_qpair_create()    an I/O queue pair, owned by one thread
+ *	vroom_prep_read()...    describe a command (a pure function)
+ *	vroom_submit()          place it in the submission queue
+ *	vroom_ring()            one doorbell for all that was submitted
+ *	vroom_poll()            reap completions, each with its tag
+ *
+ * The last four are inline, in vroom_qpair.h. examples/hello.c is a whole program.
+ *
+ * Errors: functions return 0 or a negative errno; vroom_error() then says in one line
+ * what failed, on which device, and what to do. NVMe status words are passed on untouched.
+ *
+ * Threads and processes: a controller may be used by several threads, and by processes
+ * forked after vroom_open(); its functions take a lock shared among them. A queue pair
+ * belongs to the one thread that uses it and takes no lock.
+ *
+ * Ownership: who creates destroys. vroom_close() in the process that called vroom_open()
+ * shuts the controller down; in a forked process it only lets go.
+ */
+#ifndef VROOM_H
+#define VROOM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vroom_nvme.h"
+#include "vroom_qpair.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of the library, as vroom.pc and `vroom --version` have it. */
+#define VROOM_VERSION "0.1.0"
+
+struct vroom_ctrlr;
+
+/* What vroom_open() may be told; zero everywhere is a good start. */
+struct vroom_opts {
+	/* Milliseconds that a command may take before its queue pair fails; 0: 30000. */
+	unsigned io_timeout_ms;
+	/* Milliseconds for admin commands and for the transport's own messages; 0: 30000. */
+	unsigned admin_timeout_ms;
+	/* A plain file as address: at least this many bytes long, created or extended (sparse). */
+	uint64_t file_bytes;
+	/* Bytes of DMA memory to have ready before any fork; more is added on demand. */
+	size_t dma_bytes;
+	/* I/O queue pairs to ask for; 0: 128. The controller may grant fewer. */
+	unsigned qpairs;
+};
+
+/*
+ * Opens the controller at ADDRESS (docs/addresses.md): checks CAP, disables and enables
+ * the controller, identifies it and asks for queues (Base 3.5.1). *out is the caller's
+ * until vroom_close(). OPTS may be NULL.
+ * Errors: -ENOENT no such target, -EACCES, -EBUSY in use, -EINVAL bad address, -ENODEV not
+ * an NVMe controller or gone, -ETIMEDOUT no answer in time, -EIO it refused a step.
+ */
+int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_ctrlr **out);
+
+/*
+ * Lets go of CTRLR; in the process that opened it, notifies the controller of a normal
+ * shutdown first (Base 3.6.1). Queue pairs must have been destroyed. NULL is fine.
+ */
+void vroom_close(struct vroom_ctrlr *ctrlr);
+
+/* What the controller said of itself. Pointers live as long as the controller. */
+struct vroom_ctrlr_info {
+	const char *address;              /* as it was opened */
+	const char *transport;            /* "vfio-user" */
+	const struct nvme_id_ctrlr *id;   /* Identify Controller */
+	uint64_t cap;                     /* CAP register */
+	uint32_t vs;                      /* VS register */
+	unsigned max_queue_entries;       /* CAP.MQES + 1 */
+	unsigned max_qpairs;              /* I/O queue pairs granted */
+	size_t max_transfer;              /* bytes a single command moves at most */
+	size_t page_size;                 /* bytes, CC.MPS */
+	bool doorbells_mapped;            /* doorbells are plain stores */
+	uint32_t default_nsid;            /* of the address' ,ns=N; else 1 */
+};
+void vroom_ctrlr_info(const struct vroom_ctrlr *ctrlr, struct vroom_ctrlr_info *out);
+
+/*
+ * The active namespaces in rising order: fills up to MAX of NSIDS, returns how many there
+ * are, or a negative errno. Source: the active namespace list (Base 5.17.2.2).
+ */
+int vroom_namespaces(struct vroom_ctrlr *ctrlr, uint32_t *nsids, int max);
+
+/*
+ * Identifies namespace NSID (0: the address' own) into *out, a plain value with no owner.
+ * RAW may be NULL, else receives the 4096 bytes of Identify Namespace.
+ * Errors: -ENXIO no such active namespace, -ENOTSUP a format that vroom cannot use.
+ */
+int vroom_namespace(struct vroom_ctrlr *ctrlr, uint32_t nsid, struct vroom_ns *out,
+		    struct nvme_id_ns *raw);
+
+/*
+ * Makes sure that BYTES more of DMA memory can be allocated. Call it before forking: memory
+ * added later by a forked process can be reached by that process and the controller only.
+ */
+int vroom_dma_reserve(struct vroom_ctrlr *ctrlr, size_t bytes);
+
+/*
+ * BYTES of memory that CTRLR can reach, aligned to ALIGN (a power of two; 0: a page), or
+ * NULL. Shared with processes forked later. Contents are undefined.
+ */
+void *vroom_dma_alloc(struct vroom_ctrlr *ctrlr, size_t bytes, size_t align);
+void vroom_dma_free(struct vroom_ctrlr *ctrlr, void *mem);
+
+/*
+ * Creates an I/O queue pair that holds DEPTH commands, or as many as CAP.MQES allows
+ * (see vroom_qpair_depth()). Creation and deletion are admin commands (Base 5.4, 5.5).
+ * Errors: -ENOSPC the controller has no more queue pairs, -ENOMEM, -EIO, -ETIMEDOUT.
+ */
+int vroom_qpair_create(struct vroom_ctrlr *ctrlr, unsigned depth, struct vroom_qpair **out);
+
+/* Deletes the queues and frees QP. Commands still outstanding are dropped. NULL is fine. */
+void vroom_qpair_destroy(struct vroom_qpair *qp);
+
+/*
+ * Runs one admin command and waits for it. SQE's cid, prp1 and prp2 are filled in. BUF may
+ * lie anywhere (it is copied through DMA memory); WRITE says that it goes to the controller.
+ * CQE may be NULL. Returns 0 when the command completed, whatever its status: look at
+ * cqe->status; with CQE NULL an unsuccessful status is -EIO.
+ */
+int vroom_admin(struct vroom_ctrlr *ctrlr, const struct nvme_sqe *sqe, void *buf, size_t bytes,
+		bool write, struct nvme_cqe *cqe);
+
+/* Words for a status: "LBA Out of Range (00h/80h)". Valid until the thread calls again. */
+const char *vroom_status_str(uint16_t status);
+
+/* A positive errno that fits STATUS: ENOSPC for Capacity Exceeded, ...; 0 for success. */
+int vroom_status_errno(uint16_t status);
+
+/* The last failure of this thread in one line, without a newline; "" if none. */
+const char *vroom_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the core asks of a way to reach a controller. A transport opens the function behind
+ * an address, reads and writes its BAR0, hands out doorbells and makes memory reachable
+ * for it. It never builds a command; the core never asks which transport it has.
+ */
+#ifndef VROOM_TRANSPORT_H
+#define VROOM_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/address.h"
+#include "vroom.h"
+
+struct vroom_transport;
+
+/* A stretch of memory shared with forked processes and, once mapped, with the controller. */
+struct vroom_dma_region {
+	void *base;
+	size_t bytes;           /* a multiple of the granule */
+	int fd;                 /* what BASE maps from offset 0 */
+	unsigned granule_shift; /* log2 of the largest unit that is contiguous for the device */
+	uint64_t *iova;         /* where the controller sees each granule; the region's */
+};
+
+/* All return 0 or a negative errno and leave a line in vroom_error(). */
+struct vroom_transport_ops {
+	const char *name;
+	/* Opens ADDR. *OUT embeds struct vroom_transport as its first member. */
+	int (*open)(const struct vroom_address *addr, const struct vroom_opts *opts,
+		    struct vroom_transport **out);
+	/* OWNER: this process opened it and nobody will use it any more. */
+	void (*close)(struct vroom_transport *t, bool owner);
+	/* BAR0 registers, 4 or 8 bytes wide. Callable from any process that inherited T. */
+	int (*read)(struct vroom_transport *t, uint32_t offset, void *value, unsigned width);
+	int (*write)(struct vroom_transport *t, uint32_t offset, const void *value, unsigned width);
+	/* Makes REGION reachable, at IOVA on if the transport may choose; fills region->iova. */
+	int (*dma_map)(struct vroom_transport *t, struct vroom_dma_region *region, uint64_t iova);
+	/* Tells a sleeping controller that a mapped doorbell was written. NULL: none sleeps. */
+	void (*wake)(struct vroom_transport *t);
+	/* 0 while the controller's side is there; cheap enough for ten times a second. */
+	int (*alive)(struct vroom_transport *t);
+};
+
+struct vroom_transport {
+	const struct vroom_transport_ops *ops;
+	volatile uint32_t *doorbells; /* BAR0 + 1000h mapped, or NULL: doorbells are messages */
+	size_t doorbell_bytes;
+	const volatile uint32_t *sleeping; /* the controller's sleep word, or NULL */
+};
+
+extern const struct vroom_transport_ops vroom_transport_vfio_user;
+
+#endif

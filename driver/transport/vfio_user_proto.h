@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The vfio-user protocol on the wire (vfio-user Protocol Specification 0.9.x): what the
+ * client (vfio_user.c) and the emulated controller's server share. Structures that the
+ * protocol takes over from the kernel's VFIO come from <linux/vfio.h>.
+ */
+#ifndef VROOM_VFIO_USER_PROTO_H
+#define VROOM_VFIO_USER_PROTO_H
+
+#include <stdint.h>
+
+enum vfio_user_command {
+	VFIO_USER_VERSION = 1,
+	VFIO_USER_DMA_MAP = 2,
+	VFIO_USER_DMA_UNMAP = 3,
+	VFIO_USER_DEVICE_GET_INFO = 4,
+	VFIO_USER_DEVICE_GET_REGION_INFO = 5,
+	VFIO_USER_DEVICE_GET_REGION_IO_FDS = 6,
+	VFIO_USER_DEVICE_GET_IRQ_INFO = 7,
+	VFIO_USER_DEVICE_SET_IRQS = 8,
+	VFIO_USER_REGION_READ = 9,
+	VFIO_USER_REGION_WRITE = 10,
+	VFIO_USER_DMA_READ = 11,
+	VFIO_USER_DMA_WRITE = 12,
+	VFIO_USER_DEVICE_RESET = 13,
+};
+
+#define VFIO_USER_MAJOR 0
+#define VFIO_USER_MINOR 1
+
+struct vfio_user_header {
+	uint16_t msg_id;
+	uint16_t command;
+	uint32_t msg_size; /* bytes, header included */
+	uint32_t flags;
+	uint32_t error_no;
+};
+_Static_assert(sizeof(struct vfio_user_header) == 16, "vfio-user header");
+
+#define VFIO_USER_FLAG_TYPE_MASK 0xfu
+#define VFIO_USER_FLAG_REPLY     0x1u
+#define VFIO_USER_FLAG_NO_REPLY  0x10u
+#define VFIO_USER_FLAG_ERROR     0x20u
+
+/* Larger messages than this are refused: both sides move data by DMA, not by message. */
+#define VFIO_USER_MAX_MESSAGE 8192
+#define VFIO_USER_MAX_FDS     8
+
+struct vfio_user_version {
+	uint16_t major;
+	uint16_t minor;
+	char json[]; /* capabilities, with the terminating NUL */
+};
+
+struct vfio_user_device_info {
+	uint32_t argsz;
+	uint32_t flags; /* VFIO_DEVICE_FLAGS_* */
+	uint32_t num_regions;
+	uint32_t num_irqs;
+};
+
+#define VFIO_USER_DMA_READABLE  0x1u
+#define VFIO_USER_DMA_WRITEABLE 0x2u
+struct vfio_user_dma_map {
+	uint32_t argsz;
+	uint32_t flags;
+	uint64_t offset; /* into the file descriptor */
+	uint64_t addr;   /* IOVA */
+	uint64_t size;
+};
+_Static_assert(sizeof(struct vfio_user_dma_map) == 32, "DMA_MAP");
+
+#define VFIO_USER_DMA_UNMAP_ALL 0x2u
+struct vfio_user_dma_unmap {
+	uint32_t argsz;
+	uint32_t flags;
+	uint64_t addr;
+	uint64_t size;
+};
+_Static_assert(sizeof(struct vfio_user_dma_unmap) == 24, "DMA_UNMAP");
+
+struct vfio_user_region_access {
+	uint64_t offset;
+	uint32_t region;
+	uint32_t count; /* bytes */
+	uint8_t data[];
+};
+_Static_assert(sizeof(struct vfio_user_region_access) == 16, "REGION_READ/WRITE");
+
+/* An eventfd that stands for writes to a part of a region. */
+struct vfio_user_ioeventfd {
+	uint64_t offset;
+	uint64_t size;
+	uint32_t fd_index;
+	uint32_t type; /* 0: ioeventfd */
+	uint32_t flags;
+	uint32_t padding;
+	uint64_t datamatch;
+};
+_Static_assert(sizeof(struct vfio_user_ioeventfd) == 40, "GET_REGION_IO_FDS");
+
+struct vfio_user_region_io_fds {
+	uint32_t argsz;
+	uint32_t flags;
+	uint32_t index;
+	uint32_t count;
+	struct vfio_user_ioeventfd fds[];
+};
+
+/*
+ * vroom's own capability, in the JSON of the server's version reply; others ignore it.
+ * {"capabilities": {"vroom": {"sleep_word": OFFSET}}}: a 32-bit word in BAR0's mappable
+ * area that is non-zero while the controller sleeps. A client that finds it set after a
+ * doorbell write signals the doorbells' ioeventfd.
+ */
+#define VFIO_USER_CAP_VROOM      "vroom"
+#define VFIO_USER_CAP_SLEEP_WORD "sleep_word"
+
+#endif
