@@ -28,7 +28,7 @@ CLI_OBJECTS := $(CLI_SOURCES:%.c=$(BUILD)/%.o)
 ENGINE_OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o)
 EXAMPLES := $(patsubst driver/examples/%.c,$(BUILD)/examples/%,$(wildcard driver/examples/*.c))
 
-all: $(BUILD)/vroom $(BUILD)/libvroom.a $(BUILD)/libvroom.so $(EXAMPLES)
+all: $(BUILD)/vroom.so $(BUILD)/vroom $(BUILD)/libvroom.a $(BUILD)/libvroom.so $(EXAMPLES)
 
 $(BUILD)/driver/%.o: driver/%.c
 	@mkdir -p $(@D)
@@ -43,5 +43,29 @@ $(BUILD)/libvroom.so: $(LIB_OBJECTS)
 
 $(BUILD)/vroom: $(CLI_OBJECTS) $(BUILD)/libvroom.a
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -lpciaccess -o $@
+
+# --- the fio engine -------------------------------------------------------------------
+# fio's headers: FIO_SRC=/path/to/configured/fio, else the source of the fio that is installed.
+ifeq ($(FIO_SRC),)
+FIO_DIR := build/fio-src/fio
+$(FIO_DIR)/config-host.h:
+	fio_plugin/fetch-fio.sh build/fio-src
+else
+FIO_DIR := $(abspath $(FIO_SRC))
+$(FIO_DIR)/config-host.h:
+	cd $(FIO_DIR) && ./configure --disable-native
+endif
+FIO_VERSION = $(shell sed -n 's/^FIO_VERSION = //p' $(FIO_DIR)/FIO-VERSION-FILE)
+$(FIO_DIR)/FIO-VERSION-FILE: $(FIO_DIR)/config-host.h
+	cd $(FIO_DIR) && sh ./FIO-VERSION-GEN
+
+$(BUILD)/fio_plugin/%.o: fio_plugin/%.c $(FIO_DIR)/FIO-VERSION-FILE
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -Wextra -Wshadow,$(VROOM_CFLAGS)) $(CFLAGS) $(CPPFLAGS) -Ifio_plugin -isystem $(FIO_DIR) \
+		-D'VROOM_FIO_VERSION="$(FIO_VERSION)"' -include $(FIO_DIR)/config-host.h -MMD -MP -c $< -o $@
+
+# nodelete: fio unloads an engine when a job ends, while the controllers are still in use.
+$(BUILD)/vroom.so: $(ENGINE_OBJECTS) $(BUILD)/libvroom.a
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-z,nodelete $^ $(LIBS) -o $@
 
 -include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)

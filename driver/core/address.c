@@ -179,3 +179,21 @@ int vroom_address_parse(const char *text, struct vroom_address *out)
 				  out->text, out->options);
 	return ret;
 }
+
+int vroom_address_key(const char *address, char *key, uint32_t *nsid, char *path)
+{
+	struct vroom_address a;
+	char real[PATH_MAX];
+	int ret = vroom_address_parse(address, &a);
+
+	if (ret)
+		return ret;
+	*nsid = a.nsid;
+	/* A file that is not there yet has no other name than the one written. */
+	snprintf(key, VROOM_ADDRESS_MAX, "%s%s%s", realpath(a.path, real) ? real : a.path,
+		 a.options[0] ? "," : "", a.options);
+	if (path)
+		snprintf(path, VROOM_ADDRESS_MAX, "%s",
+			 a.kind == VROOM_ADDRESS_FILE ? a.path : "");
+	return 0;
+}

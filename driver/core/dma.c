@@ -132,7 +132,7 @@ static void *try_alloc_locked(struct vroom_ctrlr *c, size_t bytes, size_t align)
 		uint64_t offset = 0;
 		uint32_t at;
 
-		if (!r->base)
+		if (!r->base || r->shared)
 			continue;
 		for (at = first_extent(s, index); at < s->extents; at++) {
 			const struct vroom_extent *e = &s->extent[at];
@@ -202,7 +202,7 @@ int vroom_dma_reserve(struct vroom_ctrlr *c, size_t bytes)
 	bytes = round_up(bytes, GRANULE);
 	vroom_lock(&s->lock);
 	for (uint32_t i = 0; i < s->regions; i++)
-		total += c->region[i].base ? c->region[i].bytes : 0;
+		total += c->region[i].base && !c->region[i].shared ? c->region[i].bytes : 0;
 	for (uint32_t i = 0; i < s->extents; i++)
 		used += c->region[s->extent[i].region].base ? s->extent[i].bytes : 0;
 	used += s->reserved;
@@ -210,6 +210,46 @@ int vroom_dma_reserve(struct vroom_ctrlr *c, size_t bytes)
 		ret = add_region_locked(c, bytes);
 	if (!ret)
 		s->reserved += bytes;
+	vroom_unlock(&s->lock);
+	return ret;
+}
+
+/* Is the region that starts at BASE known to C? */
+static bool has_region(const struct vroom_ctrlr *c, const void *base)
+{
+	for (unsigned i = 0; i < VROOM_MAX_REGIONS; i++)
+		if (c->region[i].base == base)
+			return true;
+	return false;
+}
+
+int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
+{
+	struct vroom_shared *s = c->shared;
+	int ret = 0;
+
+	vroom_lock(&s->lock);
+	for (unsigned i = 0; i < VROOM_MAX_REGIONS && !ret; i++) {
+		struct vroom_dma_region r = owner->region[i];
+
+		if (!r.base || r.shared || has_region(c, r.base))
+			continue;
+		if (s->regions == VROOM_MAX_REGIONS) {
+			ret = vroom_fail(ENOMEM, "%s: all %d regions of DMA memory are in use",
+					 c->address.text, VROOM_MAX_REGIONS);
+			break;
+		}
+		r.shared = true;
+		r.iova = calloc(r.bytes >> r.granule_shift, sizeof(*r.iova));
+		ret = r.iova ? c->transport->ops->dma_map(c->transport, &r, s->next_iova) :
+			       vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
+		if (ret) {
+			free(r.iova);
+			break;
+		}
+		s->next_iova += r.bytes;
+		c->region[s->regions++] = r;
+	}
 	vroom_unlock(&s->lock);
 	return ret;
 }
@@ -261,8 +301,10 @@ void vroom_dma_release_all(struct vroom_ctrlr *c)
 
 		if (!r->base)
 			continue;
-		munmap(r->base, r->bytes);
-		close(r->fd);
+		if (!r->shared) {
+			munmap(r->base, r->bytes);
+			close(r->fd);
+		}
 		free(r->iova);
 		r->base = NULL;
 	}

@@ -435,7 +435,7 @@ static int allocate(struct vroom_qpair *qp)
 	memset(qp->sq, 0, sq);
 	memset(qp->cq, 0, cq); /* phase tags start at 0 (Base 3.3.3.2) */
 	for (uint32_t i = 0; i < qp->depth; i++)
-		qp->free_slots[i] = (uint16_t)(qp->depth - 1 - i);
+		qp->free_slots[qp->free_count++] = (uint16_t)(qp->depth - 1 - i);
 	return 0;
 }
 

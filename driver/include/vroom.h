@@ -57,6 +57,14 @@ struct vroom_opts {
 };
 
 /*
+ * Splits ADDRESS: KEY names the controller, the same for any way to write it; *NSID the
+ * namespace, 0 when not said; *PATH (may be NULL) the plain file behind it, or "".
+ * KEY and PATH hold VROOM_ADDRESS_MAX bytes. Errors as vroom_open()'s.
+ */
+#define VROOM_ADDRESS_MAX 8192
+int vroom_address_key(const char *address, char *key, uint32_t *nsid, char *path);
+
+/*
  * Opens the controller at ADDRESS (docs/addresses.md): checks CAP, disables and enables
  * the controller, identifies it and asks for queues (Base 3.5.1). *out is the caller's
  * until vroom_close(). OPTS may be NULL.
@@ -106,6 +114,12 @@ int vroom_namespace(struct vroom_ctrlr *ctrlr, uint32_t nsid, struct vroom_ns *o
  * added later by a forked process can be reached by that process and the controller only.
  */
 int vroom_dma_reserve(struct vroom_ctrlr *ctrlr, size_t bytes);
+
+/*
+ * Lets CTRLR reach the DMA memory that OWNER has now, so that a buffer from one can be used
+ * with both. OWNER's must outlive CTRLR's use of it.
+ */
+int vroom_dma_share(struct vroom_ctrlr *ctrlr, struct vroom_ctrlr *owner);
 
 /*
  * BYTES of memory that CTRLR can reach, aligned to ALIGN (a power of two; 0: a page), or

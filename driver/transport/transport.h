@@ -23,6 +23,7 @@ struct vroom_dma_region {
 	int fd;                 /* what BASE maps from offset 0 */
 	unsigned granule_shift; /* log2 of the largest unit that is contiguous for the device */
 	uint64_t *iova;         /* where the controller sees each granule; the region's */
+	bool shared;            /* another controller's memory: nothing is allocated from it */
 };
 
 /* All return 0 or a negative errno and leave a line in vroom_error(). */

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * fio's hooks, in the order in which fio calls them: setup in the parent; init,
+ * iomem_alloc, open_file, then queue, commit, getevents and event in the job (a process or
+ * a thread), close_file, iomem_free, cleanup. The parent's destructor comes last.
+ *
+ * A job has a queue pair of its own per controller; nothing in the I/O path is shared.
+ */
+#include <dlfcn.h>
+
+#include "engine.h"
+
+/* What a job knows of one of its files. */
+struct job_file {
+	struct target *target;
+	struct vroom_qpair *qp; /* NULL in offload mode: each worker has its own */
+	struct vroom_ns ns;
+	bool read_fua, write_fua;
+};
+
+/* A job's queue pair on one controller. */
+struct job_qpair {
+	struct target *target;
+	struct vroom_qpair *qp;
+};
+
+struct job {
+	struct job_qpair *qpairs;
+	unsigned nr_qpairs;
+	unsigned next;       /* whose turn it is to be polled first */
+	struct vroom_completion *done;
+	unsigned max_done;
+	void *memory;        /* of fio's buffers */
+	struct target *memory_owner;
+	bool failed;         /* said so already */
+};
+
+static int fail(struct thread_data *td, int err, const char *what)
+{
+	log_err("vroom: %s\n", vroom_error());
+	td_verror(td, err, what);
+	return 1;
+}
+
+/* --- setup: in the parent, once per job, before any fork ---------------------------------- */
+
+/* Is every size that the job may use a multiple of the block size? */
+static int check_block_sizes(struct thread_data *td, const struct fio_file *f,
+			     const struct vroom_ns *ns)
+{
+	static const char *const names[] = { "read", "write", "trim" };
+
+	for (unsigned ddir = DDIR_READ; ddir <= DDIR_TRIM; ddir++) {
+		bool used = (ddir == DDIR_READ && td_read(td)) || (ddir == DDIR_WRITE && td_write(td)) ||
+			    (ddir == DDIR_TRIM && td_trim(td));
+
+		if (!used || td->o.min_bs[ddir] % ns->lba_size == 0)
+			continue;
+		log_err("vroom: %s: bs=%llu for %ss is not a multiple of the namespace's block size "
+			"of %u bytes\n", f->file_name, td->o.min_bs[ddir], names[ddir], ns->lba_size);
+		td_verror(td, EINVAL, "block size");
+		return 1;
+	}
+	if (ns->read_only && (td_write(td) || td_trim(td))) {
+		log_err("vroom: %s: is read-only, the job writes\n", f->file_name);
+		td_verror(td, EROFS, "read-only");
+		return 1;
+	}
+	if (td_trim(td) && !ns->deallocates) {
+		log_err("vroom: %s: the controller cannot deallocate (ONCS), the job trims\n",
+			f->file_name);
+		td_verror(td, EOPNOTSUPP, "trim");
+		return 1;
+	}
+	return 0;
+}
+
+/* fio would clip the job, or extend a file; a device has the size that it has. */
+static int check_size(struct thread_data *td, const struct fio_file *f)
+{
+	const struct thread_options *o = &td->o;
+	uint64_t size = o->file_size_high;
+
+	if (!size && o->size != -1ULL && !o->size_percent)
+		size = o->size / (o->nr_files ? o->nr_files : 1);
+	if (size && f->file_offset + size > f->real_file_size) {
+		log_err("vroom: %s: size=%llu at offset %llu is beyond the namespace of %llu bytes\n",
+			f->file_name, (unsigned long long)size, (unsigned long long)f->file_offset,
+			(unsigned long long)f->real_file_size);
+		td_verror(td, ENOSPC, "size");
+		return 1;
+	}
+	return 0;
+}
+
+static int setup_file(struct thread_data *td, struct fio_file *f)
+{
+	struct vroom_ns ns;
+
+	if (!target_get(td, f, &ns))
+		return fail(td, ENODEV, "open");
+	if (check_block_sizes(td, f, &ns))
+		return 1;
+	f->real_file_size = ns.blocks << ns.lba_shift;
+	f->filetype = FIO_TYPE_CHAR; /* a block device would be opened and advised by fio */
+	fio_file_set_size_known(f);
+	f->file_offset = get_start_offset(td, f);
+	return check_size(td, f);
+}
+
+/* The files of an iolog are known to the job only, when it reads the log. Open them now. */
+static int setup_iolog(struct thread_data *td)
+{
+	char line[4096], *name = get_name_by_idx(td->o.read_iolog_file, td->subjob_number);
+	FILE *log = name ? fopen(name, "r") : NULL;
+	int ret = 0;
+
+	while (log && !ret && fgets(line, sizeof(line), log)) {
+		char first[256], second[256], third[256];
+		int words = sscanf(line, "%255s %255s %255s", first, second, third);
+		const char *target = NULL;
+
+		if (words == 2 && !strcmp(second, "add"))
+			target = first;
+		else if (words == 3 && !strcmp(third, "add"))
+			target = second;
+		if (target) {
+			struct fio_file f = {
+				.file_name = td->o.replay_redirect ? td->o.replay_redirect :
+								     (char *)target
+			};
+			struct vroom_ns ns;
+
+			if (!target_get(td, &f, &ns))
+				ret = fail(td, ENODEV, "open");
+		}
+	}
+	if (log)
+		fclose(log);
+	free(name);
+	return ret;
+}
+
+/* mem= would make fio refuse an engine that has buffers of its own. */
+static void forget_mem_option(struct thread_data *td)
+{
+	for (struct fio_option *o = &fio_options[0]; o->name; o++) {
+		unsigned index = (unsigned)(o - &fio_options[0]);
+
+		if (strcmp(o->name, "mem") == 0)
+			td->o.set_options[index / 64] &= ~(1ull << (index % 64));
+	}
+}
+
+static int engine_setup(struct thread_data *td)
+{
+	struct fio_file *f;
+	unsigned int i;
+
+	forget_mem_option(td);
+	if (td->o.read_iolog_file)
+		return setup_iolog(td);
+	for_each_file(td, f, i)
+		if (setup_file(td, f))
+			return 1;
+	return 0;
+}
+
+/* --- a job's own ---------------------------------------------------------------------------- */
+
+static int engine_init(struct thread_data *td)
+{
+	struct job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return 1;
+	job->max_done = td->o.iodepth;
+	job->done = calloc(job->max_done, sizeof(*job->done));
+	if (!job->done) {
+		free(job);
+		return 1;
+	}
+	td->io_ops_data = job;
+	return 0;
+}
+
+static void engine_cleanup(struct thread_data *td)
+{
+	struct job *job = td->io_ops_data;
+
+	if (!job)
+		return;
+	for (unsigned i = 0; i < job->nr_qpairs; i++)
+		vroom_qpair_destroy(job->qpairs[i].qp);
+	free(job->qpairs);
+	free(job->done);
+	free(job);
+	td->io_ops_data = NULL;
+}
+
+static int engine_iomem_alloc(struct thread_data *td, size_t bytes)
+{
+	struct job *job = td->io_ops_data;
+
+	job->memory_owner = target_memory();
+	if (job->memory_owner)
+		job->memory = vroom_dma_alloc(job->memory_owner->ctrlr, bytes, page_size);
+	if (!job->memory) {
+		log_err("vroom: no DMA memory for %zu bytes of buffers; use a smaller bs or iodepth\n",
+			bytes);
+		return 1;
+	}
+	td->orig_buffer = job->memory;
+	return 0;
+}
+
+static void engine_iomem_free(struct thread_data *td)
+{
+	struct job *job = td->io_ops_data;
+
+	if (job && job->memory)
+		vroom_dma_free(job->memory_owner->ctrlr, job->memory);
+}
+
+/* The job's queue pair on TARGET. */
+static struct vroom_qpair *get_qpair(struct thread_data *td, struct target *target)
+{
+	struct job *job = td->io_ops_data;
+	struct job_qpair *grown;
+
+	for (unsigned i = 0; i < job->nr_qpairs; i++)
+		if (job->qpairs[i].target == target)
+			return job->qpairs[i].qp;
+	grown = realloc(job->qpairs, (job->nr_qpairs + 1) * sizeof(*grown));
+	if (!grown)
+		return NULL;
+	job->qpairs = grown;
+	grown[job->nr_qpairs].target = target;
+	if (vroom_qpair_create(target->ctrlr, td->o.iodepth, &grown[job->nr_qpairs].qp))
+		return NULL;
+	return grown[job->nr_qpairs++].qp;
+}
+
+static int engine_open_file(struct thread_data *td, struct fio_file *f)
+{
+	const struct engine_options *eo = td->eo;
+	struct job_file *jf = calloc(1, sizeof(*jf));
+
+	if (!jf)
+		return 1;
+	jf->target = target_get(td, f, &jf->ns);
+	if (jf->target && td->o.io_submit_mode != IO_MODE_OFFLOAD)
+		jf->qp = get_qpair(td, jf->target);
+	if (!jf->target || (!jf->qp && td->o.io_submit_mode != IO_MODE_OFFLOAD)) {
+		free(jf);
+		return fail(td, EIO, "queue pair");
+	}
+	jf->read_fua = eo->readfua;
+	jf->write_fua = eo->writefua || td->o.sync_io;
+	FILE_SET_ENG_DATA(f, jf);
+	return 0;
+}
+
+static int engine_close_file(struct thread_data *td, struct fio_file *f)
+{
+	free(FILE_ENG_DATA(f));
+	FILE_SET_ENG_DATA(f, NULL);
+	return 0;
+}
+
+/* There is no cache between us and the controller. */
+static int engine_invalidate(struct thread_data *td, struct fio_file *f)
+{
+	return 0;
+}
+
+static int engine_unlink_file(struct thread_data *td, struct fio_file *f)
+{
+	char key[VROOM_ADDRESS_MAX], path[VROOM_ADDRESS_MAX];
+	uint32_t nsid;
+
+	if (vroom_address_key(f->file_name, key, &nsid, path) || !path[0])
+		return 0;
+	return unlink(path) && errno != ENOENT ? errno : 0;
+}
+
+/* --- the I/O path ------------------------------------------------------------------------------ */
+
+static enum fio_q_status reject(struct io_u *io_u, int err)
+{
+	io_u->error = err;
+	io_u->resid = io_u->xfer_buflen;
+	return FIO_Q_COMPLETED;
+}
+
+static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
+{
+	const struct job_file *jf = FILE_ENG_DATA(io_u->file);
+	const struct vroom_ns *ns = &jf->ns;
+	uint64_t slba = io_u->offset >> ns->lba_shift, nlb = io_u->xfer_buflen >> ns->lba_shift;
+	struct vroom_qpair *qp = jf->qp;
+	struct nvme_dsm_range range;
+	struct vroom_io io;
+	int ret;
+
+	/* An offload worker: the file is its job's, TD and the queue pair are its own. */
+	if (VROOM_UNLIKELY(!qp)) {
+		qp = get_qpair(td, jf->target);
+		if (!qp)
+			return reject(io_u, fail(td, EIO, "queue pair") * EIO);
+	}
+	if (ddir_sync(io_u->ddir)) {
+		vroom_prep_flush(&io, ns, io_u);
+	} else if (VROOM_UNLIKELY((io_u->offset | io_u->xfer_buflen) & (ns->lba_size - 1) || !nlb)) {
+		return reject(io_u, EINVAL);
+	} else if (io_u->ddir == DDIR_READ) {
+		vroom_prep_read(&io, ns, io_u->xfer_buf, slba, nlb, io_u);
+		if (VROOM_UNLIKELY(jf->read_fua))
+			vroom_prep_fua(&io);
+	} else if (io_u->ddir == DDIR_WRITE) {
+		vroom_prep_write(&io, ns, io_u->xfer_buf, slba, nlb, io_u);
+		if (VROOM_UNLIKELY(jf->write_fua))
+			vroom_prep_fua(&io);
+	} else if (io_u->ddir == DDIR_TRIM) {
+		if (nlb > UINT32_MAX)
+			return reject(io_u, EINVAL);
+		range = (struct nvme_dsm_range){ .slba = slba, .nlb = (uint32_t)nlb };
+		vroom_prep_deallocate(&io, ns, &range, 1, io_u);
+	} else {
+		return reject(io_u, EINVAL);
+	}
+	ret = vroom_submit(qp, &io);
+	if (!ret)
+		return FIO_Q_QUEUED;
+	return ret == -EAGAIN ? FIO_Q_BUSY : reject(io_u, -ret);
+}
+
+static int engine_commit(struct thread_data *td)
+{
+	const struct job *job = td->io_ops_data;
+
+	for (unsigned i = 0; i < job->nr_qpairs; i++)
+		vroom_ring(job->qpairs[i].qp);
+	return 0;
+}
+
+/* The queue pair is beyond use: says so once, in one line. */
+static int give_up(struct job *job, int err)
+{
+	if (!job->failed)
+		log_err("vroom: %s\n", vroom_error());
+	job->failed = true;
+	return err;
+}
+
+static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max,
+			    const struct timespec *t)
+{
+	struct job *job = td->io_ops_data;
+	unsigned int got = 0;
+
+	if (VROOM_UNLIKELY(!job->nr_qpairs))
+		return 0;
+	if (max > job->max_done)
+		max = job->max_done;
+	do {
+		int n = vroom_poll(job->qpairs[job->next].qp, job->done + got, (int)(max - got));
+
+		if (VROOM_UNLIKELY(n < 0))
+			return give_up(job, n);
+		got += (unsigned int)n;
+		if (++job->next >= job->nr_qpairs)
+			job->next = 0;
+	} while (got < min);
+	return (int)got;
+}
+
+static struct io_u *engine_event(struct thread_data *td, int event)
+{
+	struct job *job = td->io_ops_data;
+	const struct vroom_completion *c = &job->done[event];
+	struct io_u *io_u = c->tag;
+
+	if (VROOM_UNLIKELY(c->status)) {
+		io_u->error = vroom_status_errno(c->status);
+		io_u->resid = io_u->xfer_buflen;
+		if (!job->failed)
+			log_err("vroom: %s: %s at offset %llu of %llu bytes: %s\n",
+				io_u->file->file_name, io_ddir_name(io_u->ddir),
+				(unsigned long long)io_u->offset,
+				(unsigned long long)io_u->xfer_buflen, vroom_status_str(c->status));
+		job->failed = true;
+	} else {
+		io_u->error = 0;
+	}
+	return io_u;
+}
+
+/* --- loading --------------------------------------------------------------------------------------- */
+
+static struct ioengine_ops vroom_ops = {
+	.name = "vroom",
+	.version = FIO_IOOPS_VERSION,
+	.flags = FIO_RAWIO | FIO_NOEXTEND | FIO_NODISKUTIL | FIO_MEMALIGN,
+	.setup = engine_setup,
+	.init = engine_init,
+	.queue = engine_queue,
+	.commit = engine_commit,
+	.getevents = engine_getevents,
+	.event = engine_event,
+	.cleanup = engine_cleanup,
+	.open_file = engine_open_file,
+	.close_file = engine_close_file,
+	.invalidate = engine_invalidate,
+	.unlink_file = engine_unlink_file,
+	.iomem_alloc = engine_iomem_alloc,
+	.iomem_free = engine_iomem_free,
+	.options = vroom_fio_options,
+	.option_struct_size = sizeof(struct engine_options),
+};
+
+/*
+ * fio compares FIO_IOOPS_VERSION only; struct thread_data differs between releases that
+ * share it. So the engine is handed out to the very release that it was built for.
+ */
+__attribute__((visibility("default"))) void get_ioengine(struct ioengine_ops **ops);
+void get_ioengine(struct ioengine_ops **ops)
+{
+	const char *loader = dlsym(RTLD_DEFAULT, "fio_version_string");
+
+	*ops = NULL;
+	if (!loader || strcmp(loader, VROOM_FIO_VERSION)) {
+		log_err("vroom: built for %s, loaded by %s; rebuild with: make FIO_SRC=/path/to/its/"
+			"source\n", VROOM_FIO_VERSION, loader ? loader : "an unknown fio");
+		return;
+	}
+	*ops = &vroom_ops;
+}
+
+/* After all jobs have ended; forked jobs leave by _exit() and never get here. */
+__attribute__((destructor)) static void engine_unload(void)
+{
+	target_close_all();
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The controllers that a fio run uses. fio calls setup for every job in the parent before
+ * it forks the first one, so that all are open, and all memory is there, when jobs start.
+ */
+#include "engine.h"
+
+static struct target *targets;
+static pthread_mutex_t targets_lock = PTHREAD_MUTEX_INITIALIZER; /* threads may open too */
+
+struct target *target_memory(void)
+{
+	struct target *t = targets;
+
+	while (t && t->next)
+		t = t->next;
+	return t;
+}
+
+/* Does this job run on our engine? Options of others have another layout. */
+static bool is_ours(const struct thread_data *td)
+{
+	return td->io_ops && td->io_ops->options == vroom_fio_options;
+}
+
+/* Bytes that the file behind FILE must hold for TD; 0 when its own size decides. */
+static uint64_t wanted_bytes(struct thread_data *td, struct fio_file *file)
+{
+	const struct thread_options *o = &td->o;
+	uint64_t size = o->file_size_high;
+
+	if (!size && o->size && o->size != -1ULL && !o->size_percent)
+		size = o->size / (o->nr_files ? o->nr_files : 1);
+	return size ? get_start_offset(td, file) + size : 0;
+}
+
+/* What all jobs on target KEY need of the file behind it. */
+static uint64_t bytes_for_all(const char *key)
+{
+	char other[VROOM_ADDRESS_MAX];
+	uint64_t bytes = 0;
+	uint32_t nsid;
+
+	for (unsigned i = 0; i < thread_number; i++) {
+		struct thread_data *td = tnumber_to_td(i);
+		struct fio_file *f;
+		unsigned j;
+
+		if (!is_ours(td))
+			continue;
+		for_each_file(td, f, j) {
+			uint64_t wanted;
+
+			if (vroom_address_key(f->file_name, other, &nsid, NULL) ||
+			    strcmp(key, other))
+				continue;
+			wanted = wanted_bytes(td, f);
+			bytes = wanted > bytes ? wanted : bytes;
+		}
+	}
+	return bytes;
+}
+
+/* I/O buffers, queues and PRP lists of all jobs on this engine. */
+static size_t memory_for_all(void)
+{
+	size_t bytes = 1 << 20;
+
+	for (unsigned i = 0; i < thread_number; i++) {
+		struct thread_data *td = tnumber_to_td(i);
+
+		if (is_ours(td))
+			bytes += (size_t)td->o.iodepth * (td_max_bs(td) + 8192) + (64 << 10);
+	}
+	return bytes;
+}
+
+static struct target *open_target(struct thread_data *td, const struct fio_file *file,
+				  const char *key)
+{
+	const struct engine_options *eo = td->eo;
+	struct target *first = target_memory();
+	struct vroom_opts opts = {
+		.io_timeout_ms = eo->io_timeout * 1000,
+		.admin_timeout_ms = eo->io_timeout * 1000,
+		.file_bytes = bytes_for_all(key),
+		.dma_bytes = first ? 0 : memory_for_all(),
+	};
+	struct target *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return NULL;
+	t->key = strdup(key);
+	if (!t->key || vroom_open(file->file_name, &opts, &t->ctrlr) ||
+	    (first && vroom_dma_share(t->ctrlr, first->ctrlr))) {
+		vroom_close(t->ctrlr);
+		free(t->key);
+		free(t);
+		return NULL;
+	}
+	t->next = targets;
+	targets = t;
+	return t;
+}
+
+struct target *target_get(struct thread_data *td, const struct fio_file *file,
+			  struct vroom_ns *ns)
+{
+	char key[VROOM_ADDRESS_MAX];
+	struct target *t;
+	uint32_t nsid;
+
+	if (vroom_address_key(file->file_name, key, &nsid, NULL))
+		return NULL;
+	pthread_mutex_lock(&targets_lock);
+	for (t = targets; t; t = t->next)
+		if (!strcmp(t->key, key))
+			break;
+	if (!t) {
+		t = open_target(td, file, key);
+		/* A file that was created just now has got its real name. */
+		if (t && !vroom_address_key(file->file_name, key, &nsid, NULL) &&
+		    strcmp(t->key, key)) {
+			free(t->key);
+			t->key = strdup(key);
+		}
+	}
+	pthread_mutex_unlock(&targets_lock);
+	if (t && vroom_namespace(t->ctrlr, nsid ? nsid : 1, ns, NULL))
+		return NULL;
+	return t;
+}
+
+void target_close_all(void)
+{
+	/* The first one lends its memory to the others, and is last in the list. */
+	while (targets) {
+		struct target *t = targets;
+
+		targets = t->next;
+		vroom_close(t->ctrlr);
+		free(t->key);
+		free(t);
+	}
+}
