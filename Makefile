@@ -6,10 +6,11 @@ PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
-CC ?= gcc
-# BUILD=build/asan SANITIZE=address,undefined makes an instrumented build beside the plain one.
+COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
+# An instrumented build beside the plain one: BUILD=build/asan SANITIZE=address,undefined
 BUILD ?= build
 SANITIZE ?=
+PYTEST ?= /usr/bin/python3 -m pytest
 
 WARNINGS := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes
 ifneq ($(CI),)
@@ -17,7 +18,8 @@ WARNINGS += -Werror
 endif
 CFLAGS ?= -O3 -g
 VROOM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -pthread -fvisibility=hidden $(WARNINGS) \
-	-Idriver/include -Idriver -DVROOM_BINDIR='"$(BINDIR)"' $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+	-Idriver/include -Idriver -DVROOM_BINDIR='"$(BINDIR)"' -DVROOM_LIBDIR='"$(LIBDIR)"' \
+	$(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 LIBS := -lhugetlbfs -ljson-c -ldl
 
 LIB_SOURCES := $(wildcard driver/core/*.c driver/transport/*.c)
@@ -28,7 +30,11 @@ CLI_OBJECTS := $(CLI_SOURCES:%.c=$(BUILD)/%.o)
 ENGINE_OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o)
 EXAMPLES := $(patsubst driver/examples/%.c,$(BUILD)/examples/%,$(wildcard driver/examples/*.c))
 
-all: $(BUILD)/vroom.so $(BUILD)/vroom $(BUILD)/libvroom.a $(BUILD)/libvroom.so $(EXAMPLES)
+all: driver engine ## Everything: the driver and the engine
+
+driver: $(BUILD)/vroom $(BUILD)/libvroom.a $(BUILD)/libvroom.so $(BUILD)/vroom.pc $(EXAMPLES) ## The vroom command and libvroom
+
+engine: $(BUILD)/vroom.so ## The fio engine
 
 $(BUILD)/driver/%.o: driver/%.c
 	@mkdir -p $(@D)
@@ -44,8 +50,18 @@ $(BUILD)/libvroom.so: $(LIB_OBJECTS)
 $(BUILD)/vroom: $(CLI_OBJECTS) $(BUILD)/libvroom.a
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -lpciaccess -o $@
 
-# --- the fio engine -------------------------------------------------------------------
-# fio's headers: FIO_SRC=/path/to/configured/fio, else the source of the fio that is installed.
+$(BUILD)/examples/%: driver/examples/%.c $(BUILD)/libvroom.a
+	@mkdir -p $(@D)
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+
+$(BUILD)/vroom.pc: Makefile driver/include/vroom.h
+	@mkdir -p $(@D)
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' \
+		'Name: vroom' 'Description: A userspace NVMe driver' 'Version: $(VERSION)' \
+		'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lvroom' 'Libs.private: $(LIBS)' > $@
+
+# --- the fio engine -----------------------------------------------------------------------
+# fio's headers: FIO_SRC=/path/to/fio's/source, else the source of the fio that is installed.
 ifeq ($(FIO_SRC),)
 FIO_DIR := build/fio-src/fio
 $(FIO_DIR)/config-host.h:
@@ -56,16 +72,95 @@ $(FIO_DIR)/config-host.h:
 	cd $(FIO_DIR) && ./configure --disable-native
 endif
 FIO_VERSION = $(shell sed -n 's/^FIO_VERSION = //p' $(FIO_DIR)/FIO-VERSION-FILE)
-$(FIO_DIR)/FIO-VERSION-FILE: $(FIO_DIR)/config-host.h
-	cd $(FIO_DIR) && sh ./FIO-VERSION-GEN
 
-$(BUILD)/fio_plugin/%.o: fio_plugin/%.c $(FIO_DIR)/FIO-VERSION-FILE
+# The version can be another than last time although no file of ours has changed.
+$(BUILD)/fio-version: $(FIO_DIR)/config-host.h FORCE
+	@cd $(FIO_DIR) && sh ./FIO-VERSION-GEN 2> /dev/null
 	@mkdir -p $(@D)
-	$(CC) $(filter-out -Wextra -Wshadow,$(VROOM_CFLAGS)) $(CFLAGS) $(CPPFLAGS) -Ifio_plugin -isystem $(FIO_DIR) \
-		-D'VROOM_FIO_VERSION="$(FIO_VERSION)"' -include $(FIO_DIR)/config-host.h -MMD -MP -c $< -o $@
+	@echo '$(FIO_DIR)' | cat - $(FIO_DIR)/FIO-VERSION-FILE | cmp -s - $@ || \
+		echo '$(FIO_DIR)' | cat - $(FIO_DIR)/FIO-VERSION-FILE > $@
 
-# nodelete: fio unloads an engine when a job ends, while the controllers are still in use.
+$(BUILD)/fio_plugin/%.o: fio_plugin/%.c $(BUILD)/fio-version
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -Wextra -Wshadow,$(VROOM_CFLAGS)) $(CFLAGS) $(CPPFLAGS) -Ifio_plugin \
+		-isystem $(FIO_DIR) -include $(FIO_DIR)/config-host.h \
+		-D'VROOM_FIO_VERSION="$(FIO_VERSION)"' -MMD -MP -c $< -o $@
+
+# nodelete: fio unloads an engine when a job ends, while its controllers are still in use.
 $(BUILD)/vroom.so: $(ENGINE_OBJECTS) $(BUILD)/libvroom.a
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-z,nodelete $^ $(LIBS) -o $@
+
+# --- what people call --------------------------------------------------------------------------
+DEPS := gcc make dpkg-dev xz-utils fio libc6-dev zlib1g-dev libpciaccess-dev libhugetlbfs-dev \
+	libjson-c-dev pkg-config python3 python3-pytest python3-pytest-timeout procps
+CHECK_DEPS := clang-format clang-tidy shellcheck python3-venv
+
+# $(call install,PACKAGES): installs those of them that are missing, or says how to.
+define install
+	@missing=$$(for p in $(1); do dpkg-query -W -f '$${db:Status-Status}' $$p 2> /dev/null | \
+		grep -qx installed || echo $$p; done); \
+	[ -z "$$missing" ] && exit 0; \
+	if [ $$(id -u) = 0 ]; then as=; elif command -v sudo > /dev/null; then as=sudo; else \
+		echo "missing packages, and neither root nor sudo: apt-get install" $$missing >&2; \
+		exit 1; fi; \
+	echo "installing:" $$missing; \
+	$$as apt-get -qq update && \
+	$$as env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+		$$missing > /dev/null
+endef
+
+deps: ## Install the packages that demo and test need
+	$(call install,$(DEPS))
+
+demo: deps ## Run the main job on an emulated controller beside fio's own engines
+	@$(MAKE) --no-print-directory -j$$(nproc) all > build.log 2>&1 || { tail -20 build.log; exit 1; }
+	@rm -f build.log
+	@/usr/bin/python3 jobs/demo.py $(DEMO_ARGS)
+
+# The suite needs a plain build and an instrumented one.
+test: deps ## The whole test suite
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
+	@$(MAKE) --no-print-directory -s -j$$(nproc) driver BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g'
+	$(PYTEST) tests $(TEST_ARGS)
+
+fresh-test: ## Both README commands in a fresh Debian 12 (debootstrap; needs root)
+	$(call install,debootstrap git)
+	tests/fresh-test.sh
+
+bench: deps all ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
+	$(call install,valgrind)
+	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
+
+SOURCES := $(shell git ls-files '*.c' '*.h')
+check: deps all ## Layout, static analysis, lint
+	$(call install,$(CHECK_DEPS))
+	clang-format --dry-run --Werror $(SOURCES)
+	clang-tidy --quiet $(LIB_SOURCES) $(CLI_SOURCES) -- -std=gnu11 -D_GNU_SOURCE -Idriver/include -Idriver 2> /dev/null
+	shellcheck $(shell git ls-files '*.sh') .ci/run
+	test -x .venv/bin/ruff || python3 -m venv .venv
+	.venv/bin/pip -q install -r tests/requirements.txt
+	.venv/bin/ruff check jobs tests
+	.venv/bin/ruff format --check jobs tests
+
+install: all ## Headers, libraries, vroom.pc, the command and the engine (PREFIX=, DESTDIR=)
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(COMPLETIONDIR)
+	install -m 755 $(BUILD)/vroom $(DESTDIR)$(BINDIR)
+	install -m 644 driver/include/*.h $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 $(BUILD)/libvroom.a $(BUILD)/vroom.so $(DESTDIR)$(LIBDIR)
+	install -m 644 $(BUILD)/libvroom.so $(DESTDIR)$(LIBDIR)/libvroom.so.0
+	ln -sf libvroom.so.0 $(DESTDIR)$(LIBDIR)/libvroom.so
+	install -m 644 $(BUILD)/vroom.pc $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 644 driver/cli/completion.bash $(DESTDIR)$(COMPLETIONDIR)/vroom
+
+clean: ## Remove what was built
+	rm -rf build
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+FORCE:
+.PHONY: all driver engine deps demo test fresh-test bench check install clean help FORCE
+.DELETE_ON_ERROR:
 
 -include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)

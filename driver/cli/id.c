@@ -150,7 +150,8 @@ int cli_id(int argc, char **argv)
 	root = describe_ctrlr(&info);
 	list = json_object_new_array();
 	json_object_object_add(root, "namespaces", list);
-	count = vroom_namespaces(c, nsids, MAX_NS);
+	nsids[0] = info.nsid; /* the one that the address names, or all */
+	count = info.nsid ? 1 : vroom_namespaces(c, nsids, MAX_NS);
 	if (count < 0)
 		ret = cli_fail();
 	for (int i = 0; i < count && i < MAX_NS; i++) {

@@ -317,7 +317,7 @@ void vroom_ctrlr_info(const struct vroom_ctrlr *c, struct vroom_ctrlr_info *out)
 		.max_transfer = c->max_transfer,
 		.page_size = c->page_size,
 		.doorbells_mapped = c->transport->doorbells != NULL,
-		.default_nsid = c->address.nsid ? c->address.nsid : 1,
+		.nsid = c->address.nsid,
 	};
 }
 

@@ -36,6 +36,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* The version of the library, as vroom.pc and `vroom --version` have it. */
 #define VROOM_VERSION "0.1.0"
@@ -91,7 +92,7 @@ struct vroom_ctrlr_info {
 	size_t max_transfer;              /* bytes a single command moves at most */
 	size_t page_size;                 /* bytes, CC.MPS */
 	bool doorbells_mapped;            /* doorbells are plain stores */
-	uint32_t default_nsid;            /* of the address' ,ns=N; else 1 */
+	uint32_t nsid;                    /* of the address' ,ns=N; 0: it names none */
 };
 void vroom_ctrlr_info(const struct vroom_ctrlr *ctrlr, struct vroom_ctrlr_info *out);
 
@@ -156,6 +157,7 @@ int vroom_status_errno(uint16_t status);
 /* The last failure of this thread in one line, without a newline; "" if none. */
 const char *vroom_error(void);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -116,12 +116,14 @@ struct vroom_qpair {
 #define VROOM_IDLE_POLLS 256
 
 /* The parts of the path that need more than a few instructions; core/qpair.c. */
+#pragma GCC visibility push(default)
 int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io);
 int vroom_complete_slow(struct vroom_qpair *qp, struct vroom_slot *slot, uint16_t status,
 			struct vroom_completion *out);
 int vroom_poll_idle(struct vroom_qpair *qp);
 int vroom_bad_completion(struct vroom_qpair *qp, uint16_t cid);
 void vroom_doorbell_slow(struct vroom_qpair *qp, volatile uint32_t *doorbell, uint32_t value);
+#pragma GCC visibility pop
 
 /* Commands that QP can hold at once; vroom_submit() answers -EAGAIN beyond that. */
 static inline unsigned vroom_qpair_depth(const struct vroom_qpair *qp)

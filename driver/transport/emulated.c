@@ -193,8 +193,10 @@ int vroom_emulated_why(struct vroom_emulated *e, const struct vroom_address *add
 		got += (size_t)n;
 	line[got] = '\0';
 	line[strcspn(line, "\n")] = '\0';
-	if (line[0])
+	if (line[0] && strncmp(line, addr->path, strlen(addr->path)) == 0)
 		return vroom_fail(-ret, "%s", line);
+	if (line[0])
+		return vroom_fail(-ret, "%s: %s", addr->text, line);
 	return vroom_fail(-ret, "%s: the emulated controller did not start", addr->text);
 }
 
