@@ -25,6 +25,7 @@ struct job_qpair {
 };
 
 struct job {
+	struct engine_options options;
 	struct job_qpair *qpairs;
 	unsigned nr_qpairs;
 	unsigned next;       /* whose turn it is to be polled first */
@@ -180,6 +181,14 @@ static int engine_init(struct thread_data *td)
 		free(job);
 		return 1;
 	}
+	/*
+	 * The parent frees the options of a forked job, and once more at its end if the job
+	 * was killed before it could mark them as gone. So they are marked as gone now.
+	 */
+	if (td->eo)
+		job->options = *(struct engine_options *)td->eo;
+	if (!td->o.use_thread)
+		td->eo = NULL;
 	td->io_ops_data = job;
 	return 0;
 }
@@ -243,7 +252,7 @@ static struct vroom_qpair *get_qpair(struct thread_data *td, struct target *targ
 
 static int engine_open_file(struct thread_data *td, struct fio_file *f)
 {
-	const struct engine_options *eo = td->eo;
+	const struct engine_options *eo = &((struct job *)td->io_ops_data)->options;
 	struct job_file *jf = calloc(1, sizeof(*jf));
 
 	if (!jf)
@@ -345,10 +354,12 @@ static int engine_commit(struct thread_data *td)
 }
 
 /* The queue pair is beyond use: says so once, in one line. */
-static int give_up(struct job *job, int err)
+static int give_up(struct thread_data *td, int err)
 {
+	struct job *job = td->io_ops_data;
+
 	if (!job->failed)
-		log_err("vroom: %s\n", vroom_error());
+		fail(td, -err, "getevents");
 	job->failed = true;
 	return err;
 }
@@ -367,7 +378,7 @@ static int engine_getevents(struct thread_data *td, unsigned int min, unsigned i
 		int n = vroom_poll(job->qpairs[job->next].qp, job->done + got, (int)(max - got));
 
 		if (VROOM_UNLIKELY(n < 0))
-			return give_up(job, n);
+			return give_up(td, n);
 		got += (unsigned int)n;
 		if (++job->next >= job->nr_qpairs)
 			job->next = 0;

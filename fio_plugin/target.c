@@ -78,11 +78,12 @@ static size_t memory_for_all(void)
 static struct target *open_target(struct thread_data *td, const struct fio_file *file,
 				  const char *key)
 {
-	const struct engine_options *eo = td->eo;
+	const struct engine_options *eo = td->eo; /* NULL in a forked job that opens late */
+	unsigned timeout_ms = eo ? eo->io_timeout * 1000 : 0;
 	struct target *first = target_memory();
 	struct vroom_opts opts = {
-		.io_timeout_ms = eo->io_timeout * 1000,
-		.admin_timeout_ms = eo->io_timeout * 1000,
+		.io_timeout_ms = timeout_ms,
+		.admin_timeout_ms = timeout_ms,
 		.file_bytes = bytes_for_all(key),
 		.dma_bytes = first ? 0 : memory_for_all(),
 	};

@@ -99,7 +99,7 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 				  "at once", c->address.text, sqe->opcode, bytes,
 				  2 * c->page_size);
 	if (s->failed)
-		return vroom_fail(-s->failed, "%s: the controller failed before: %s",
+		return vroom_fail(-s->failed, "%s: the controller has failed (%s)",
 				  c->address.text, strerror(-s->failed));
 	if (bytes && write)
 		memcpy(c->admin_buffer, buf, bytes);

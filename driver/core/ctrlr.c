@@ -12,11 +12,12 @@
 
 #include "core/internal.h"
 
-#define ADMIN_ENTRIES 32
+#define ADMIN_ENTRIES     32
+#define HEALTH_TIMEOUT_MS 50
 
 static int read32(struct vroom_ctrlr *c, uint32_t reg, uint32_t *value)
 {
-	return c->transport->ops->read(c->transport, reg, value, 4);
+	return c->transport->ops->read(c->transport, reg, value, 4, 0);
 }
 
 static int write32(struct vroom_ctrlr *c, uint32_t reg, uint32_t value)
@@ -36,11 +37,16 @@ int vroom_ctrlr_health(struct vroom_ctrlr *c)
 	int ret;
 
 	if (c->shared->failed)
-		return vroom_fail(-c->shared->failed, "%s: the controller failed before: %s",
+		return vroom_fail(-c->shared->failed, "%s: the controller has failed (%s)",
 				  c->address.text, strerror(-c->shared->failed));
 	ret = c->transport->ops->alive(c->transport);
-	if (!ret)
-		ret = read32(c, NVME_REG_CSTS, &csts);
+	if (!ret) {
+		/* Slow to answer is not dead: that is for the commands' deadline to decide. */
+		ret = c->transport->ops->read(c->transport, NVME_REG_CSTS, &csts, 4,
+					      HEALTH_TIMEOUT_MS);
+		if (ret == -ETIMEDOUT)
+			return 0;
+	}
 	if (!ret && csts == UINT32_MAX)
 		ret = vroom_fail(ENODEV, "%s: registers read all ones: the controller is gone",
 				 c->address.text);
@@ -85,7 +91,7 @@ static unsigned cap_timeout_ms(const struct vroom_ctrlr *c)
 /* What CAP must offer for vroom to drive the controller. */
 static int check_capabilities(struct vroom_ctrlr *c)
 {
-	int ret = c->transport->ops->read(c->transport, NVME_REG_CAP, &c->cap, 8);
+	int ret = c->transport->ops->read(c->transport, NVME_REG_CAP, &c->cap, 8, 0);
 	unsigned css, mpsmin;
 
 	if (!ret)

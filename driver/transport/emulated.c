@@ -28,7 +28,17 @@
 #define VROOM_BINDIR "/usr/local/bin"
 #endif
 
-/* The vroom command: $VROOM, beside this library or program, or where it was installed. */
+/* DIR/vroom or DIR/../vroom, if one of them can be run. */
+static bool try_directory(const char *dir, char *path, size_t size)
+{
+	snprintf(path, size, "%s/vroom", dir);
+	if (access(path, X_OK) == 0)
+		return true;
+	snprintf(path, size, "%s/../vroom", dir);
+	return access(path, X_OK) == 0;
+}
+
+/* The vroom command: $VROOM, near this library or program, or where it was installed. */
 static int find_command(char *path, size_t size)
 {
 	const char *env = getenv("VROOM");
@@ -42,23 +52,15 @@ static int find_command(char *path, size_t size)
 		       vroom_fail(errno, "$VROOM is %s: %s", env, strerror(errno));
 	}
 	if (dladdr((void *)(uintptr_t)&vroom_open, &info) && info.dli_fname &&
-	    realpath(info.dli_fname, here)) {
-		snprintf(path, size, "%s/vroom", dirname(here));
-		if (access(path, X_OK) == 0)
-			return 0;
-	}
-	n = readlink("/proc/self/exe", here, sizeof(here) - 1);
-	if (n > 0) {
-		here[n] = '\0';
-		snprintf(path, size, "%s/vroom", dirname(here));
-		if (access(path, X_OK) == 0)
-			return 0;
-	}
-	snprintf(path, size, "%s/vroom", VROOM_BINDIR);
-	if (access(path, X_OK) == 0)
+	    realpath(info.dli_fname, here) && try_directory(dirname(here), path, size))
 		return 0;
-	return vroom_fail(ENOENT, "the vroom command, which runs the emulated controller, is not "
-			  "beside the library nor in %s; set VROOM=/path/to/vroom", VROOM_BINDIR);
+	n = readlink("/proc/self/exe", here, sizeof(here) - 1);
+	here[n > 0 ? n : 0] = '\0';
+	if ((n > 0 && try_directory(dirname(here), path, size)) ||
+	    try_directory(VROOM_BINDIR, path, size))
+		return 0;
+	return vroom_fail(ENOENT, "the vroom command, which runs the emulated controller, is neither "
+			  "near the library nor in %s; set VROOM=/path/to/vroom", VROOM_BINDIR);
 }
 
 /* Options of a namespace stay with it; the others become --name=value. */

@@ -34,8 +34,12 @@ struct vroom_transport_ops {
 		    struct vroom_transport **out);
 	/* OWNER: this process opened it and nobody will use it any more. */
 	void (*close)(struct vroom_transport *t, bool owner);
-	/* BAR0 registers, 4 or 8 bytes wide. Callable from any process that inherited T. */
-	int (*read)(struct vroom_transport *t, uint32_t offset, void *value, unsigned width);
+	/*
+	 * BAR0 registers, 4 or 8 bytes wide. Callable from any process that inherited T.
+	 * -ETIMEDOUT when a read takes longer than TIMEOUT_MS (0: the transport's own limit).
+	 */
+	int (*read)(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
+		    unsigned timeout_ms);
 	int (*write)(struct vroom_transport *t, uint32_t offset, const void *value, unsigned width);
 	/* Makes REGION reachable, at IOVA on if the transport may choose; fills region->iova. */
 	int (*dma_map)(struct vroom_transport *t, struct vroom_dma_region *region, uint64_t iova);

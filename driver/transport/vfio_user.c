@@ -53,6 +53,7 @@ struct message {
 	size_t bytes;
 	const int *fds;
 	unsigned nfds;
+	unsigned timeout_ms;      /* for the reply; 0: the transport's */
 	void *reply;              /* payload of the reply */
 	size_t reply_capacity;
 	size_t reply_bytes;       /* received */
@@ -90,7 +91,8 @@ static void close_fds(int *fds, unsigned count)
 		close(fds[i]);
 }
 
-static int wait_readable(struct vfio_user *v, uint64_t deadline, uint16_t command)
+static int wait_readable(struct vfio_user *v, uint64_t deadline, unsigned timeout_ms,
+			 uint16_t command)
 {
 	for (;;) {
 		struct pollfd p = { .fd = v->socket, .events = POLLIN };
@@ -100,7 +102,7 @@ static int wait_readable(struct vfio_user *v, uint64_t deadline, uint16_t comman
 		if (now >= deadline)
 			return vroom_fail(ETIMEDOUT, "%s: no answer to %s within %u ms; is the "
 					  "controller's process stuck?", v->name,
-					  command_name(command), v->timeout_ms);
+					  command_name(command), timeout_ms);
 		ret = poll(&p, 1, (int)VROOM_MIN(deadline - now, 1000));
 		if (ret > 0)
 			return 0;
@@ -148,11 +150,12 @@ static int receive_reply(struct vfio_user *v, uint16_t id, struct message *m)
 		struct vfio_user_header header;
 		char bytes[VFIO_USER_MAX_MESSAGE];
 	} in;
-	uint64_t deadline = vroom_now_ms() + v->timeout_ms;
+	unsigned timeout_ms = m->timeout_ms ? m->timeout_ms : v->timeout_ms;
+	uint64_t deadline = vroom_now_ms() + timeout_ms;
 
 	for (;;) {
 		ssize_t n;
-		int ret = wait_readable(v, deadline, m->command);
+		int ret = wait_readable(v, deadline, timeout_ms, m->command);
 
 		if (ret)
 			return ret;
@@ -248,7 +251,7 @@ static int ask(struct vfio_user *v, struct message *m, size_t need)
 }
 
 static int region_access(struct vfio_user *v, bool write, uint32_t region, uint64_t offset,
-			 void *value, unsigned width)
+			 void *value, unsigned width, unsigned timeout_ms)
 {
 	union {
 		struct vfio_user_region_access access;
@@ -258,6 +261,7 @@ static int region_access(struct vfio_user *v, bool write, uint32_t region, uint6
 		.command = write ? VFIO_USER_REGION_WRITE : VFIO_USER_REGION_READ,
 		.payload = &out,
 		.bytes = sizeof(out.access) + (write ? width : 0),
+		.timeout_ms = timeout_ms,
 		.reply = &in,
 		.reply_capacity = sizeof(in),
 	};
@@ -271,17 +275,18 @@ static int region_access(struct vfio_user *v, bool write, uint32_t region, uint6
 	return ret;
 }
 
-static int vfio_user_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width)
+static int vfio_user_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
+			  unsigned timeout_ms)
 {
 	return region_access((struct vfio_user *)t, false, VFIO_PCI_BAR0_REGION_INDEX, offset,
-			     value, width);
+			     value, width, timeout_ms);
 }
 
 static int vfio_user_write(struct vroom_transport *t, uint32_t offset, const void *value,
 			   unsigned width)
 {
 	return region_access((struct vfio_user *)t, true, VFIO_PCI_BAR0_REGION_INDEX, offset,
-			     (void *)(uintptr_t)value, width);
+			     (void *)(uintptr_t)value, width, 0);
 }
 
 static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_region *r, uint64_t iova)
@@ -375,16 +380,16 @@ static int check_device(struct vfio_user *v)
 		return vroom_fail(ENODEV, "%s: serves a device that is not a PCI function",
 				  v->name);
 	/* Class code 010802h: NVM Express I/O controller (PCIe transport 3.8.1.5). */
-	ret = region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, 0x08, &class, 4);
+	ret = region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, 0x08, &class, 4, 0);
 	if (!ret && class >> 8 != 0x010802)
 		return vroom_fail(ENODEV, "%s: serves a PCI function of class %06xh, not an NVMe "
 				  "controller (010802h)", v->name, class >> 8);
 	/* Memory space and bus mastering on, INTx off; a server may not care. */
 	if (!ret)
-		ret = region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, 0x04, &command, 2);
+		ret = region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, 0x04, &command, 2, 0);
 	command |= 0x0406;
 	if (!ret)
-		ret = region_access(v, true, VFIO_PCI_CONFIG_REGION_INDEX, 0x04, &command, 2);
+		ret = region_access(v, true, VFIO_PCI_CONFIG_REGION_INDEX, 0x04, &command, 2, 0);
 	return ret;
 }
 
