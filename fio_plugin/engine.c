@@ -96,10 +96,12 @@ static int check_size(struct thread_data *td, const struct fio_file *f)
 
 static int setup_file(struct thread_data *td, struct fio_file *f)
 {
+	struct target *target;
 	struct vroom_ns ns;
+	int ret = target_get(td, f, 0, &target, &ns);
 
-	if (!target_get(td, f, &ns))
-		return fail(td, ENODEV, "open");
+	if (ret)
+		return fail(td, -ret, "open");
 	if (check_block_sizes(td, f, &ns))
 		return 1;
 	f->real_file_size = ns.blocks << ns.lba_shift;
@@ -109,36 +111,58 @@ static int setup_file(struct thread_data *td, struct fio_file *f)
 	return check_size(td, f);
 }
 
+/*
+ * A line of an iolog, version 2 ("FILE add", "FILE read OFFSET BYTES") or 3 (the same behind
+ * a time stamp): the file that it adds, in NAME, or the END of what it touches.
+ */
+static bool parse_iolog_line(const char *line, char *name, uint64_t *end)
+{
+	char word[3][256];
+	unsigned long long offset, bytes;
+
+	*end = 0;
+	if (sscanf(line, "%255s %255s %255s", word[0], word[1], word[2]) == 3 &&
+	    !strcmp(word[2], "add")) {
+		strcpy(name, word[1]);
+		return true;
+	}
+	if (sscanf(line, "%255s %255s", name, word[1]) == 2 && !strcmp(word[1], "add"))
+		return true;
+	if (sscanf(line, "%*u %*s %*s %llu %llu", &offset, &bytes) == 2 ||
+	    sscanf(line, "%*s %*s %llu %llu", &offset, &bytes) == 2)
+		*end = offset + bytes;
+	return false;
+}
+
+static int open_iolog_file(struct thread_data *td, char *name, uint64_t bytes)
+{
+	struct fio_file f = { .file_name = td->o.replay_redirect ? td->o.replay_redirect : name };
+	struct target *target;
+	struct vroom_ns ns;
+	int ret = target_get(td, &f, bytes, &target, &ns);
+
+	return ret ? fail(td, -ret, "open") : 0;
+}
+
 /* The files of an iolog are known to the job only, when it reads the log. Open them now. */
 static int setup_iolog(struct thread_data *td)
 {
-	char line[4096], *name = get_name_by_idx(td->o.read_iolog_file, td->subjob_number);
+	char line[4096], file[256], *name = get_name_by_idx(td->o.read_iolog_file, td->subjob_number);
 	FILE *log = name ? fopen(name, "r") : NULL;
+	uint64_t end, bytes = 0;
 	int ret = 0;
 
-	while (log && !ret && fgets(line, sizeof(line), log)) {
-		char first[256], second[256], third[256];
-		int words = sscanf(line, "%255s %255s %255s", first, second, third);
-		const char *target = NULL;
-
-		if (words == 2 && !strcmp(second, "add"))
-			target = first;
-		else if (words == 3 && !strcmp(third, "add"))
-			target = second;
-		if (target) {
-			struct fio_file f = {
-				.file_name = td->o.replay_redirect ? td->o.replay_redirect :
-								     (char *)target
-			};
-			struct vroom_ns ns;
-
-			if (!target_get(td, &f, &ns))
-				ret = fail(td, ENODEV, "open");
-		}
-	}
-	if (log)
-		fclose(log);
 	free(name);
+	if (!log)
+		return 0; /* fio says so when it wants to read it */
+	while (fgets(line, sizeof(line), log))
+		if (!parse_iolog_line(line, file, &end) && end > bytes)
+			bytes = end;
+	rewind(log);
+	while (!ret && fgets(line, sizeof(line), log))
+		if (parse_iolog_line(line, file, &end))
+			ret = open_iolog_file(td, file, bytes);
+	fclose(log);
 	return ret;
 }
 
@@ -254,15 +278,18 @@ static int engine_open_file(struct thread_data *td, struct fio_file *f)
 {
 	const struct engine_options *eo = &((struct job *)td->io_ops_data)->options;
 	struct job_file *jf = calloc(1, sizeof(*jf));
+	int ret;
 
 	if (!jf)
 		return 1;
-	jf->target = target_get(td, f, &jf->ns);
-	if (jf->target && td->o.io_submit_mode != IO_MODE_OFFLOAD)
+	ret = target_get(td, f, 0, &jf->target, &jf->ns);
+	if (!ret && td->o.io_submit_mode != IO_MODE_OFFLOAD) {
 		jf->qp = get_qpair(td, jf->target);
-	if (!jf->target || (!jf->qp && td->o.io_submit_mode != IO_MODE_OFFLOAD)) {
+		ret = jf->qp ? 0 : -EIO;
+	}
+	if (ret) {
 		free(jf);
-		return fail(td, EIO, "queue pair");
+		return fail(td, -ret, "open");
 	}
 	jf->read_fua = eo->readfua;
 	jf->write_fua = eo->writefua || td->o.sync_io;

@@ -29,12 +29,12 @@ struct target {
 };
 
 /*
- * The target that FILE of TD names, opened if it was not. Memory for all jobs and the size
- * of a plain file for all jobs are settled by the first one that asks. *NS is filled in.
- * NULL: vroom_error() says why.
+ * Finds the target that FILE of TD names, opening it if it was not, and fills in *NS. The
+ * first one that asks settles the memory for all jobs, and the size of a plain file: what
+ * the jobs say, BYTES at least. Returns 0 or a negative errno; vroom_error() says why.
  */
-struct target *target_get(struct thread_data *td, const struct fio_file *file,
-			  struct vroom_ns *ns);
+int target_get(struct thread_data *td, const struct fio_file *file, uint64_t bytes,
+	       struct target **target, struct vroom_ns *ns);
 
 /* Whose memory I/O buffers come from: the first target. NULL before there is one. */
 struct target *target_memory(void);

@@ -75,61 +75,80 @@ static size_t memory_for_all(void)
 	return bytes;
 }
 
-static struct target *open_target(struct thread_data *td, const struct fio_file *file,
-				  const char *key)
+static int open_target(struct thread_data *td, const struct fio_file *file, uint64_t bytes,
+		       const char *key)
 {
 	const struct engine_options *eo = td->eo; /* NULL in a forked job that opens late */
 	unsigned timeout_ms = eo ? eo->io_timeout * 1000 : 0;
 	struct target *first = target_memory();
+	uint64_t for_all = bytes_for_all(key);
 	struct vroom_opts opts = {
 		.io_timeout_ms = timeout_ms,
 		.admin_timeout_ms = timeout_ms,
-		.file_bytes = bytes_for_all(key),
+		.file_bytes = bytes > for_all ? bytes : for_all,
 		.dma_bytes = first ? 0 : memory_for_all(),
 	};
 	struct target *t = calloc(1, sizeof(*t));
+	int ret;
 
 	if (!t)
-		return NULL;
+		return -ENOMEM;
 	t->key = strdup(key);
-	if (!t->key || vroom_open(file->file_name, &opts, &t->ctrlr) ||
-	    (first && vroom_dma_share(t->ctrlr, first->ctrlr))) {
+	ret = t->key ? vroom_open(file->file_name, &opts, &t->ctrlr) : -ENOMEM;
+	if (!ret && first)
+		ret = vroom_dma_share(t->ctrlr, first->ctrlr);
+	if (ret) {
 		vroom_close(t->ctrlr);
 		free(t->key);
 		free(t);
-		return NULL;
+		return ret;
 	}
 	t->next = targets;
 	targets = t;
+	return 0;
+}
+
+/* A file that was created just now has got its real name. */
+static void rename_key(struct target *t, const struct fio_file *file)
+{
+	char key[VROOM_ADDRESS_MAX], *copy;
+	uint32_t nsid;
+
+	if (vroom_address_key(file->file_name, key, &nsid, NULL) || !(copy = strdup(key)))
+		return;
+	free(t->key);
+	t->key = copy;
+}
+
+static struct target *find_target(const char *key)
+{
+	struct target *t = targets;
+
+	while (t && strcmp(t->key, key))
+		t = t->next;
 	return t;
 }
 
-struct target *target_get(struct thread_data *td, const struct fio_file *file,
-			  struct vroom_ns *ns)
+int target_get(struct thread_data *td, const struct fio_file *file, uint64_t bytes,
+	       struct target **target, struct vroom_ns *ns)
 {
 	char key[VROOM_ADDRESS_MAX];
-	struct target *t;
 	uint32_t nsid;
+	int ret = vroom_address_key(file->file_name, key, &nsid, NULL);
 
-	if (vroom_address_key(file->file_name, key, &nsid, NULL))
-		return NULL;
+	if (ret)
+		return ret;
 	pthread_mutex_lock(&targets_lock);
-	for (t = targets; t; t = t->next)
-		if (!strcmp(t->key, key))
-			break;
-	if (!t) {
-		t = open_target(td, file, key);
-		/* A file that was created just now has got its real name. */
-		if (t && !vroom_address_key(file->file_name, key, &nsid, NULL) &&
-		    strcmp(t->key, key)) {
-			free(t->key);
-			t->key = strdup(key);
+	*target = find_target(key);
+	if (!*target) {
+		ret = open_target(td, file, bytes, key);
+		if (!ret) {
+			*target = targets;
+			rename_key(targets, file);
 		}
 	}
 	pthread_mutex_unlock(&targets_lock);
-	if (t && vroom_namespace(t->ctrlr, nsid ? nsid : 1, ns, NULL))
-		return NULL;
-	return t;
+	return ret ? ret : vroom_namespace((*target)->ctrlr, nsid, ns, NULL);
 }
 
 void target_close_all(void)
