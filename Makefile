@@ -54,6 +54,10 @@ $(BUILD)/examples/%: driver/examples/%.c $(BUILD)/libvroom.a
 	@mkdir -p $(@D)
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 
+$(BUILD)/tests/%: tests/%.c $(BUILD)/libvroom.a
+	@mkdir -p $(@D)
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+
 $(BUILD)/vroom.pc: Makefile driver/include/vroom.h
 	@mkdir -p $(@D)
 	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' \
@@ -128,7 +132,7 @@ fresh-test: ## Both README commands in a fresh Debian 12 (debootstrap; needs roo
 	$(call install,debootstrap git)
 	tests/fresh-test.sh
 
-bench: deps all ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
+bench: deps all build/tests/instructions ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
 	$(call install,valgrind)
 	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
 

@@ -235,6 +235,9 @@ static int engine_iomem_alloc(struct thread_data *td, size_t bytes)
 {
 	struct job *job = td->io_ops_data;
 
+	/* A thread with create_serialize=0 comes here before its setup. */
+	if (!target_memory() && engine_setup(td))
+		return 1;
 	job->memory_owner = target_memory();
 	if (job->memory_owner)
 		job->memory = vroom_dma_alloc(job->memory_owner->ctrlr, bytes, page_size);
@@ -297,19 +300,6 @@ static int engine_open_file(struct thread_data *td, struct fio_file *f)
 	return 0;
 }
 
-static int engine_close_file(struct thread_data *td, struct fio_file *f)
-{
-	free(FILE_ENG_DATA(f));
-	FILE_SET_ENG_DATA(f, NULL);
-	return 0;
-}
-
-/* There is no cache between us and the controller. */
-static int engine_invalidate(struct thread_data *td, struct fio_file *f)
-{
-	return 0;
-}
-
 static int engine_unlink_file(struct thread_data *td, struct fio_file *f)
 {
 	char key[VROOM_ADDRESS_MAX], path[VROOM_ADDRESS_MAX];
@@ -318,6 +308,22 @@ static int engine_unlink_file(struct thread_data *td, struct fio_file *f)
 	if (vroom_address_key(f->file_name, key, &nsid, path) || !path[0])
 		return 0;
 	return unlink(path) && errno != ENOENT ? errno : 0;
+}
+
+static int engine_close_file(struct thread_data *td, struct fio_file *f)
+{
+	free(FILE_ENG_DATA(f));
+	FILE_SET_ENG_DATA(f, NULL);
+	/* fio itself unlinks at the end of a job only what it takes for a plain file. */
+	if (td->o.unlink && td->runstate >= TD_FINISHING)
+		engine_unlink_file(td, f);
+	return 0;
+}
+
+/* There is no cache between us and the controller. */
+static int engine_invalidate(struct thread_data *td, struct fio_file *f)
+{
+	return 0;
 }
 
 /* --- the I/O path ------------------------------------------------------------------------------ */
@@ -465,6 +471,7 @@ __attribute__((visibility("default"))) void get_ioengine(struct ioengine_ops **o
 void get_ioengine(struct ioengine_ops **ops)
 {
 	const char *loader = dlsym(RTLD_DEFAULT, "fio_version_string");
+	static bool loaded;
 
 	*ops = NULL;
 	if (!loader || strcmp(loader, VROOM_FIO_VERSION)) {
@@ -472,6 +479,9 @@ void get_ioengine(struct ioengine_ops **ops)
 			"source\n", VROOM_FIO_VERSION, loader ? loader : "an unknown fio");
 		return;
 	}
+	if (!loaded)
+		target_init();
+	loaded = true;
 	*ops = &vroom_ops;
 }
 

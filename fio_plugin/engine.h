@@ -39,6 +39,9 @@ int target_get(struct thread_data *td, const struct fio_file *file, uint64_t byt
 /* Whose memory I/O buffers come from: the first target. NULL before there is one. */
 struct target *target_memory(void);
 
+/* Once, when fio loads the engine. */
+void target_init(void);
+
 /* Shuts down what this process opened. */
 void target_close_all(void);
 

@@ -6,6 +6,7 @@
 #include "engine.h"
 
 static struct target *targets;
+static pid_t loader; /* the process that loaded the engine: fio's main one */
 static pthread_mutex_t targets_lock = PTHREAD_MUTEX_INITIALIZER; /* threads may open too */
 
 struct target *target_memory(void)
@@ -148,7 +149,41 @@ int target_get(struct thread_data *td, const struct fio_file *file, uint64_t byt
 		}
 	}
 	pthread_mutex_unlock(&targets_lock);
-	return ret ? ret : vroom_namespace((*target)->ctrlr, nsid, ns, NULL);
+	return ret ? ret : vroom_namespace((*target)->ctrlr, nsid ? nsid : 1, ns,
+							       NULL);
+}
+
+/*
+ * Before any fork in fio's own process. Jobs with create_serialize=0 are set up after they
+ * were forked; their targets must be open before, or each job would open its own. What
+ * goes wrong here the job meets again, and reports.
+ */
+static void open_before_fork(void)
+{
+	static bool busy; /* starting an emulated controller forks, too */
+
+	if (busy || getpid() != loader)
+		return;
+	busy = true;
+	for (unsigned i = 0; i < thread_number; i++) {
+		struct thread_data *td = tnumber_to_td(i);
+		struct target *target;
+		struct vroom_ns ns;
+		struct fio_file *f;
+		unsigned int j;
+
+		if (!is_ours(td) || td->o.create_serialize || td->runstate > TD_CREATED)
+			continue;
+		for_each_file(td, f, j)
+			target_get(td, f, 0, &target, &ns);
+	}
+	busy = false;
+}
+
+void target_init(void)
+{
+	loader = getpid();
+	pthread_atfork(open_before_fork, NULL, NULL);
 }
 
 void target_close_all(void)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the tests share: paths, real fio processes, real controllers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+VROOM = BUILD / "vroom"
+ENGINE = f"external:{BUILD / 'vroom.so'}"
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@dataclass
+class Result:
+    """A process that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    @property
+    def vroom_lines(self) -> list[str]:
+        """The lines that vroom itself said."""
+        return [line for line in self.text.splitlines() if line.startswith("vroom")]
+
+    @property
+    def jobs(self) -> list[dict]:
+        return json.loads(self.out[self.out.index("{") :])["jobs"]
+
+
+def run(*command: object, timeout: float = 60, cwd: Path | None = None, **env: str) -> Result:
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def vroom(*arguments: object, **options) -> Result:
+    return run(VROOM, *arguments, **options)
+
+
+def options(**settings: object) -> list[str]:
+    """fio's command line: options(bs="4k", thread=True)."""
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in settings.items()]
+
+
+def fio(*arguments: object, cwd: Path | None = None, timeout: float = 60, **settings) -> Result:
+    """Runs a job on vroom, or on ioengine=, with JSON as output."""
+    settings = {"name": "job", "ioengine": ENGINE, **settings}
+    command = ["fio", "--output-format=json", *options(**settings), *arguments]
+    return run(*command, cwd=cwd, timeout=timeout)
+
+
+def good(result: Result) -> Result:
+    assert result.status == 0, result.text
+    return result
+
+
+def emulators() -> list[int]:
+    """Emulated controllers that are running now."""
+    found = subprocess.run(["pgrep", "-x", "vroom"], capture_output=True, text=True).stdout
+    return [int(pid) for pid in found.split()]
+
+
+def wait_for(condition, seconds: float = 5, what: str = "condition"):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"no {what} within {seconds} s")
+
+
+def unescape(path: Path | str) -> str:
+    """A path as fio's filename= wants it."""
+    return re.sub(r"([:\\])", r"\\\1", str(path))
+
+
+class Controller:
+    """A `vroom emulate` that the test started by hand."""
+
+    def __init__(self, socket: Path, *arguments: str):
+        self.socket = socket
+        self.process = subprocess.Popen(
+            [VROOM, "emulate", "--socket", socket, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        line = self.process.stdout.readline()
+        assert "listening" in line, line + self.process.stderr.read()
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(5)
+
+
+@pytest.fixture
+def controller(tmp_path):
+    """Starts emulated controllers on sockets and ends them after the test."""
+    running: list[Controller] = []
+
+    def start(*arguments: str) -> Controller:
+        running.append(Controller(tmp_path / f"nvme{len(running)}.sock", *arguments))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture
+def disk(tmp_path) -> Path:
+    """A file with 64 MiB of data that is not zero anywhere and repeats nowhere."""
+    path = tmp_path / "disk"
+    with open(path, "wb") as file:
+        for block in range(64 * MIB // 4096):
+            file.write((block + 1).to_bytes(8, "little") * 512)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind():
+    """Each test leaves the emulated controllers as it found them."""
+    before = set(emulators())
+    yield
+    wait_for(lambda: set(emulators()) <= before, what="end of the emulated controllers")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+needs_tool = {
+    name: pytest.mark.skipif(not shutil.which(name), reason=f"needs {name}")
+    for name in ("setarch", "pkg-config", "mount")
+}
