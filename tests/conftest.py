@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-VROOM = BUILD / "vroom"
+VROOM = Path(os.environ.get("VROOM_UNDER_TEST", BUILD / "vroom"))
 ENGINE = f"external:{BUILD / 'vroom.so'}"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -29,7 +29,7 @@ static const char *const workload_names[] = { "read", "write", "randread", "rand
 
 struct arguments {
 	const char *address;
-	unsigned depth, threads, read_percent;
+	unsigned depth, threads, read_percent, io_timeout;
 	uint64_t io_bytes;
 	double seconds;
 	enum workload workload;
@@ -67,6 +67,7 @@ static const struct argp_option options[] = {
 	{ "mix", 'M', "PERCENT", 0, "Reads of randrw (50)", 0 },
 	{ "time", 't', "SECONDS", 0, "Run time (3)", 0 },
 	{ "jobs", 'j', "N", 0, "Threads, each with a queue pair (1)", 0 },
+	{ "io-timeout", 'T', "SECONDS", 0, "Give up when a command takes longer (30)", 0 },
 	{ "json", 'J', 0, 0, "Print JSON", 0 },
 	{ 0 },
 };
@@ -106,6 +107,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		a->threads = (unsigned)strtoul(arg, &end, 0);
 		if (*end || a->threads < 1 || a->threads > 1024)
 			argp_error(state, "-j %s: must be 1 to 1024", arg);
+		return 0;
+	case 'T':
+		a->io_timeout = (unsigned)strtoul(arg, &end, 0);
+		if (*end || a->io_timeout < 1 || a->io_timeout > 86400)
+			argp_error(state, "-T %s: must be 1 to 86400", arg);
 		return 0;
 	case 'J':
 		a->json = true;
@@ -415,6 +421,7 @@ int cli_perf(int argc, char **argv)
 		"latency. Write workloads overwrite data. Sizes take K, M, G.", 0, 0, 0 };
 	struct arguments a = { .depth = 32, .threads = 1, .read_percent = 50, .io_bytes = 4096,
 			       .seconds = 3, .workload = RANDREAD };
+	struct vroom_opts opts = { 0 };
 	struct worker *workers;
 	struct vroom_ctrlr *c;
 	int ret;
@@ -425,8 +432,9 @@ int cli_perf(int argc, char **argv)
 	workers = calloc(a.threads, sizeof(*workers));
 	if (!workers)
 		return 1;
-	if (vroom_open(a.address, &(struct vroom_opts){ .dma_bytes = a.depth * a.io_bytes * a.threads },
-		       &c)) {
+	opts.dma_bytes = a.depth * a.io_bytes * a.threads;
+	opts.io_timeout_ms = a.io_timeout * 1000;
+	if (vroom_open(a.address, &opts, &c)) {
 		free(workers);
 		return cli_fail();
 	}
