@@ -65,7 +65,8 @@ def test_engine_and_controller_under_asan_and_ubsan(tmp_path, settings):
 def test_faults_under_asan(tmp_path, fault):
     result = asan_fio(tmp_path, filename=f"{tmp_path}/disk,fault={fault}", size="8M", rw="randread",
                       bs="4k", iodepth=4, io_timeout=1)  # fmt: skip
-    assert result.status != 0
+    assert result.status != 0 and result.vroom_lines
+    assert "runtime error" not in result.text
     clean(tmp_path)
 
 

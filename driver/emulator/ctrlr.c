@@ -57,8 +57,9 @@ int emu_ctrlr_init(struct emu *e)
 	e->max_iov = (unsigned)((e->opts.mdts ? e->opts.mdts : 65536ull * 4096) / e->page_size) + 2;
 	e->iov = calloc(e->max_iov, sizeof(*e->iov));
 	/* Compare and verify need room for a whole transfer; touched only when used. */
-	e->scratch = mmap(NULL, e->opts.mdts ? e->opts.mdts : 65536ull * 4096,
-			  PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	e->scratch_bytes = e->opts.mdts ? e->opts.mdts : 65536ull * 4096;
+	e->scratch = mmap(NULL, e->scratch_bytes, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (!e->iov || e->scratch == MAP_FAILED)
 		return -ENOMEM;
 	e->last_region = &e->region[0];
@@ -66,6 +67,16 @@ int emu_ctrlr_init(struct emu *e)
 		e->irq_fd[i] = -1;
 	emu_ctrlr_reset(e);
 	return emu_timing_init(e);
+}
+
+void emu_ctrlr_free(struct emu *e)
+{
+	free(e->iov);
+	free(e->pending);
+	free(e->channel_free_ns);
+	munmap(e->scratch, e->scratch_bytes);
+	munmap(e->bar0, e->bar0_bytes);
+	close(e->bar0_fd);
 }
 
 /* Controller reset (Base 3.7.2): queues go, AQA, ASQ and ACQ stay. */

@@ -139,6 +139,7 @@ struct emu {
 	struct iovec *iov; /* of the command at hand */
 	unsigned max_iov;
 	void *scratch;     /* for compare and verify */
+	size_t scratch_bytes;
 	/* admin state */
 	uint16_t aer_cid[EMU_AER_LIMIT];
 	unsigned nr_aer;
@@ -164,6 +165,7 @@ int emu_run(struct emu_options *opts);
 
 /* ctrlr.c */
 int emu_ctrlr_init(struct emu *e);
+void emu_ctrlr_free(struct emu *e);
 void emu_ctrlr_reset(struct emu *e);
 uint64_t emu_register_read(struct emu *e, uint64_t offset, unsigned width);
 void emu_register_write(struct emu *e, uint64_t offset, uint64_t value, unsigned width);

@@ -705,5 +705,7 @@ int emu_run(struct emu_options *opts)
 		hang_up(s);
 	if (s->listener >= 0)
 		unlink(opts->socket_path);
+	emu_ctrlr_free(&s->e);
+	free(s);
 	return 0;
 }

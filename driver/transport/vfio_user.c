@@ -186,7 +186,8 @@ static int receive_reply(struct vfio_user *v, uint16_t id, struct message *m)
 				  command_name(m->command), strerror(err));
 	}
 	m->reply_bytes = VROOM_MIN(in.header.msg_size - sizeof(in.header), m->reply_capacity);
-	memcpy(m->reply, in.bytes + sizeof(in.header), m->reply_bytes);
+	if (m->reply_bytes)
+		memcpy(m->reply, in.bytes + sizeof(in.header), m->reply_bytes);
 	return 0;
 }
 
