@@ -28,12 +28,12 @@ struct job {
 	struct engine_options options;
 	struct job_qpair *qpairs;
 	unsigned nr_qpairs;
-	unsigned next;       /* whose turn it is to be polled first */
+	unsigned next; /* whose turn it is to be polled first */
 	struct vroom_completion *done;
 	unsigned max_done;
-	void *memory;        /* of fio's buffers */
+	void *memory; /* of fio's buffers */
 	struct target *memory_owner;
-	bool failed;         /* said so already */
+	bool failed; /* said so already */
 };
 
 static int fail(struct thread_data *td, int err, const char *what)
@@ -52,13 +52,15 @@ static int check_block_sizes(struct thread_data *td, const struct fio_file *f,
 	static const char *const names[] = { "read", "write", "trim" };
 
 	for (unsigned ddir = DDIR_READ; ddir <= DDIR_TRIM; ddir++) {
-		bool used = (ddir == DDIR_READ && td_read(td)) || (ddir == DDIR_WRITE && td_write(td)) ||
+		bool used = (ddir == DDIR_READ && td_read(td)) ||
+			    (ddir == DDIR_WRITE && td_write(td)) ||
 			    (ddir == DDIR_TRIM && td_trim(td));
 
 		if (!used || td->o.min_bs[ddir] % ns->lba_size == 0)
 			continue;
 		log_err("vroom: %s: bs=%llu for %ss is not a multiple of the namespace's block size "
-			"of %u bytes\n", f->file_name, td->o.min_bs[ddir], names[ddir], ns->lba_size);
+			"of %u bytes\n",
+			f->file_name, td->o.min_bs[ddir], names[ddir], ns->lba_size);
 		td_verror(td, EINVAL, "block size");
 		return 1;
 	}
@@ -147,7 +149,8 @@ static int open_iolog_file(struct thread_data *td, char *name, uint64_t bytes)
 /* The files of an iolog are known to the job only, when it reads the log. Open them now. */
 static int setup_iolog(struct thread_data *td)
 {
-	char line[4096], file[256], *name = get_name_by_idx(td->o.read_iolog_file, td->subjob_number);
+	char line[4096], file[256],
+		*name = get_name_by_idx(td->o.read_iolog_file, td->subjob_number);
 	FILE *log = name ? fopen(name, "r") : NULL;
 	uint64_t end, bytes = 0;
 	int ret = 0;
@@ -185,7 +188,7 @@ static int engine_setup(struct thread_data *td)
 	forget_mem_option(td);
 	if (td->o.read_iolog_file)
 		return setup_iolog(td);
-	for_each_file(td, f, i)
+	for_each_file (td, f, i)
 		if (setup_file(td, f))
 			return 1;
 	return 0;
@@ -326,7 +329,8 @@ static int engine_invalidate(struct thread_data *td, struct fio_file *f)
 	return 0;
 }
 
-/* --- the I/O path ------------------------------------------------------------------------------ */
+/* --- the I/O path ------------------------------------------------------------------------------
+ */
 
 static enum fio_q_status reject(struct io_u *io_u, int err)
 {
@@ -353,7 +357,8 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 	}
 	if (ddir_sync(io_u->ddir)) {
 		vroom_prep_flush(&io, ns, io_u);
-	} else if (VROOM_UNLIKELY((io_u->offset | io_u->xfer_buflen) & (ns->lba_size - 1) || !nlb)) {
+	} else if (VROOM_UNLIKELY((io_u->offset | io_u->xfer_buflen) & (ns->lba_size - 1) ||
+				  !nlb)) {
 		return reject(io_u, EINVAL);
 	} else if (io_u->ddir == DDIR_READ) {
 		vroom_prep_read(&io, ns, io_u->xfer_buf, slba, nlb, io_u);
@@ -440,7 +445,8 @@ static struct io_u *engine_event(struct thread_data *td, int event)
 	return io_u;
 }
 
-/* --- loading --------------------------------------------------------------------------------------- */
+/* --- loading
+ * --------------------------------------------------------------------------------------- */
 
 static struct ioengine_ops vroom_ops = {
 	.name = "vroom",
@@ -476,7 +482,8 @@ void get_ioengine(struct ioengine_ops **ops)
 	*ops = NULL;
 	if (!loader || strcmp(loader, VROOM_FIO_VERSION)) {
 		log_err("vroom: built for %s, loaded by %s; rebuild with: make FIO_SRC=/path/to/its/"
-			"source\n", VROOM_FIO_VERSION, loader ? loader : "an unknown fio");
+			"source\n",
+			VROOM_FIO_VERSION, loader ? loader : "an unknown fio");
 		return;
 	}
 	if (!loaded)

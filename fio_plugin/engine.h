@@ -11,11 +11,11 @@
 
 /* The engine's options; fio fills one in per job. */
 struct engine_options {
-	void *pad;               /* fio takes an option at offset 0 for one that is not stored */
+	void *pad;		 /* fio takes an option at offset 0 for one that is not stored */
 	unsigned int io_timeout; /* seconds */
 	unsigned int readfua;
 	unsigned int writefua;
-	unsigned int ignored;    /* options of the kernel's engines go here */
+	unsigned int ignored; /* options of the kernel's engines go here */
 	char *ignored_text;
 };
 

@@ -5,20 +5,15 @@
  */
 #include "engine.h"
 
-#define ENGINE_OPTION(option, member, kind, default_value, text) \
-	{                                                         \
-		.name = option,                                    \
-		.lname = "vroom " option,                          \
-		.type = kind,                                      \
-		.off1 = offsetof(struct engine_options, member),   \
-		.def = default_value,                              \
-		.help = text,                                      \
-		.category = FIO_OPT_C_ENGINE,                      \
-		.group = FIO_OPT_G_INVALID,                        \
+#define ENGINE_OPTION(option, member, kind, default_value, text)                        \
+	{                                                                               \
+		.name = option, .lname = "vroom " option, .type = kind,                 \
+		.off1 = offsetof(struct engine_options, member), .def = default_value,  \
+		.help = text, .category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_INVALID, \
 	}
 #define IGNORED(option, kind) \
 	ENGINE_OPTION(option, ignored, kind, NULL, "Of the kernel's engines; ignored")
-#define IGNORED_TEXT(option) \
+#define IGNORED_TEXT(option)                                         \
 	ENGINE_OPTION(option, ignored_text, FIO_OPT_STR_STORE, NULL, \
 		      "Of the kernel's engines; ignored")
 

@@ -49,7 +49,7 @@ static uint64_t bytes_for_all(const char *key)
 
 		if (!is_ours(td))
 			continue;
-		for_each_file(td, f, j) {
+		for_each_file (td, f, j) {
 			uint64_t wanted;
 
 			if (vroom_address_key(f->file_name, other, &nsid, NULL) ||
@@ -149,8 +149,7 @@ int target_get(struct thread_data *td, const struct fio_file *file, uint64_t byt
 		}
 	}
 	pthread_mutex_unlock(&targets_lock);
-	return ret ? ret : vroom_namespace((*target)->ctrlr, nsid ? nsid : 1, ns,
-							       NULL);
+	return ret ? ret : vroom_namespace((*target)->ctrlr, nsid ? nsid : 1, ns, NULL);
 }
 
 /*
@@ -174,7 +173,7 @@ static void open_before_fork(void)
 
 		if (!is_ours(td) || td->o.create_serialize || td->runstate > TD_CREATED)
 			continue;
-		for_each_file(td, f, j)
+		for_each_file (td, f, j)
 			target_get(td, f, 0, &target, &ns);
 	}
 	busy = false;

@@ -123,7 +123,9 @@ def main() -> None:
     if arguments.json:
         print(json.dumps([row.__dict__ for row in table], indent=2))
         return
-    print(f"\n4 KiB on one file of {arguments.size}, {arguments.runtime} s each; psync has depth 1\n")
+    print(
+        f"\n4 KiB on one file of {arguments.size}, {arguments.runtime} s each; psync has depth 1\n"
+    )
     print_table(table)
     print(
         "\nvroom: NVMe queue pairs of an emulated controller, which keeps the file in the page"

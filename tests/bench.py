@@ -152,7 +152,9 @@ def main() -> None:
             server.terminate()
             server.wait()
 
-    print("\nfio, 4 KiB random reads: the engine on emu-null against fio's null engine, median IOPS")
+    print(
+        "\nfio, 4 KiB random reads: the engine on emu-null against fio's null engine, median IOPS"
+    )
     print(f"{'':24}{'vroom':>14}{'null':>14}{'ratio':>8}")
     for name, depth, extra in [
         ("depth 1", 1, []),

@@ -62,7 +62,9 @@ def vroom(*arguments: object, **options) -> Result:
 
 def options(**settings: object) -> list[str]:
     """fio's command line: options(bs="4k", thread=True)."""
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in settings.items()]
+    return [
+        f"--{name}" if value is True else f"--{name}={value}" for name, value in settings.items()
+    ]
 
 
 def fio(*arguments: object, cwd: Path | None = None, timeout: float = 60, **settings) -> Result:
@@ -115,7 +117,11 @@ class Controller:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.terminate()
-        return self.process.wait(5)
+        try:
+            return self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
 
 
 @pytest.fixture

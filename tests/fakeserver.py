@@ -102,7 +102,9 @@ class FakeServer:
                     continue
                 try:
                     answer = self.answer(command, payload)
-                    self.reply(client, msg_id, command, answer or b"", 0 if answer is not None else 95)
+                    self.reply(
+                        client, msg_id, command, answer or b"", 0 if answer is not None else 95
+                    )
                 except OSError:
                     return
 

@@ -77,7 +77,9 @@ class VfioUser:
         assert flags & 0xF == 1, "not a reply"
         return msg_id, error if flags & 0x20 else 0, data[16:], fds
 
-    def ask(self, command: int, payload: bytes = b"", fds: list[int] = ()) -> tuple[bytes, list[int]]:
+    def ask(
+        self, command: int, payload: bytes = b"", fds: list[int] = ()
+    ) -> tuple[bytes, list[int]]:
         sent = self.send(command, payload, fds)
         msg_id, error, reply, received = self.receive()
         assert msg_id == sent

@@ -98,7 +98,19 @@ def test_no_leaks(tmp_path):
 @needs_tsan
 def test_threads_under_tsan(tmp_path):
     """Several threads, each with its queue pair, on one controller."""
-    command = [TSAN / "vroom", "perf", "emu-mem,size=64M", "-j", "4", "-q", "8", "-t", "1", "-w", "randrw"]
+    command = [
+        TSAN / "vroom",
+        "perf",
+        "emu-mem,size=64M",
+        "-j",
+        "4",
+        "-q",
+        "8",
+        "-t",
+        "1",
+        "-w",
+        "randrw",
+    ]
     prefix = ["setarch", "-R"] if shutil.which("setarch") else []
     result = run(*prefix, *command, TSAN_OPTIONS=f"log_path={tmp_path}/tsan")
     if "unexpected memory mapping" in result.text:
@@ -132,12 +144,19 @@ def test_public_headers_stand_alone(tmp_path):
     for header in sorted((ROOT / "driver/include").glob("*.h")):
         source = tmp_path / "x.c"
         source.write_text(f'#include "{header.name}"\nint main(void) {{ return 0; }}\n')
-        good(run("gcc", "-Wall", "-Werror", "-I", header.parent, "-c", source, "-o", tmp_path / "x.o"))
+        good(
+            run(
+                "gcc", "-Wall", "-Werror", "-I", header.parent, "-c", source, "-o", tmp_path / "x.o"
+            )
+        )
 
 
 def test_only_the_api_is_exported():
     """libvroom.so shows vroom_* and nothing else; the engine shows what fio asks for."""
-    for library, allowed in [(BUILD / "libvroom.so", r"vroom_\w+"), (BUILD / "vroom.so", r"get_ioengine|vroom_\w+")]:
+    for library, allowed in [
+        (BUILD / "libvroom.so", r"vroom_\w+"),
+        (BUILD / "vroom.so", r"get_ioengine|vroom_\w+"),
+    ]:
         names = good(run("nm", "-D", "--defined-only", library)).out.split()[2::3]
         assert names and all(re.fullmatch(allowed, name) for name in names), names
 
@@ -166,7 +185,16 @@ def test_every_file_says_its_licence():
 def test_top_level_is_as_agreed():
     names = {p.relative_to(ROOT).parts[0] for p in tracked()}
     visible = {n for n in names if not n.startswith(".")}
-    assert visible == {"Makefile", "driver", "fio_plugin", "jobs", "tests", "docs", "README.md", "LICENSE"}
+    assert visible == {
+        "Makefile",
+        "driver",
+        "fio_plugin",
+        "jobs",
+        "tests",
+        "docs",
+        "README.md",
+        "LICENSE",
+    }
 
 
 def commands_of(document: Path) -> list[str]:
@@ -218,6 +246,14 @@ def test_options_are_documented():
 def test_demo_prints_the_table(tmp_path):
     result = good(run("/usr/bin/python3", ROOT / "jobs/demo.py", "--runtime", "1", "--size", "16M",
                       "--dir", tmp_path, timeout=110))  # fmt: skip
-    for word in ("vroom", "psync", "libaio", "io_uring", "randread-qd1-t1", "randwrite-qd32-t4", "p99"):
+    for word in (
+        "vroom",
+        "psync",
+        "libaio",
+        "io_uring",
+        "randread-qd1-t1",
+        "randwrite-qd32-t4",
+        "p99",
+    ):
         assert word in result.out
     assert list(tmp_path.iterdir()) == []

@@ -56,7 +56,10 @@ def test_id(controller):
     assert "S3R1AL" in text and "4096" in text
     only = json.loads(good(vroom("id", f"{served.socket},ns=2", "--json")).out)
     assert [ns["nsid"] for ns in only["namespaces"]] == [2]
-    for address, words in [("/nowhere/x", "No such file"), (f"{served.socket},ns=7", "namespace 7")]:
+    for address, words in [
+        ("/nowhere/x", "No such file"),
+        (f"{served.socket},ns=7", "namespace 7"),
+    ]:
         bad = vroom("id", address)
         assert bad.status == 1 and words in bad.err and len(bad.err.splitlines()) == 1
     assert vroom("id").status == 1 and "no address" in vroom("id").err
@@ -72,7 +75,9 @@ def test_perf(workload, jobs, depth):
     assert told["iops"] == pytest.approx(told["ios"] / told["seconds"])
     assert told["mib_per_second"] == pytest.approx(told["iops"] / 256)
     lat = told["latency_ns"]
-    assert 0 < lat["min"] <= lat["p50"] * 1.05 <= lat["p99"] * 1.1 and lat["p99"] <= lat["max"] * 1.05
+    assert (
+        0 < lat["min"] <= lat["p50"] * 1.05 <= lat["p99"] * 1.1 and lat["p99"] <= lat["max"] * 1.05
+    )
     # Little's law ties the two together, whatever the machine does.
     assert lat["mean"] * told["iops"] / 1e9 <= jobs * depth * 1.1
 
@@ -147,7 +152,9 @@ def test_vroom_fio_takes_the_place_of_the_engine(tmp_path):
 
 def test_vroom_fio_reads_standard_input(tmp_path):
     job = f"[x]\nioengine=psync\nrw=write\nsize=1M\nfilename={tmp_path}/disk,lba=4096\nbs=4k\n"
-    done = subprocess.run([VROOM, "fio", "-"], input=job, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [VROOM, "fio", "-"], input=job, capture_output=True, text=True, timeout=20
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "disk").stat().st_size == MIB
     assert ENGINE.removeprefix("external:") == str(BUILD / "vroom.so")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import struct
 import time
 import uuid
@@ -14,8 +13,29 @@ import uuid
 import pytest
 from conftest import MIB, VROOM, Controller, run, vroom, wait_for
 from rawclient import (
-    ACQ, AQA, ASQ, BAR0, CAP, CC, CONFIG, CSTS, DEVICE_RESET, DMA_MAP, DMA_UNMAP, GET_INFO, IO_FDS,
-    IOVA, IRQ_INFO, PAGE, REGION_INFO, REGION_READ, REGION_WRITE, SET_IRQS, VS, Nvme, Refused,
+    ACQ,
+    AQA,
+    ASQ,
+    BAR0,
+    CAP,
+    CC,
+    CONFIG,
+    CSTS,
+    DEVICE_RESET,
+    DMA_MAP,
+    DMA_UNMAP,
+    GET_INFO,
+    IO_FDS,
+    IOVA,
+    IRQ_INFO,
+    PAGE,
+    REGION_INFO,
+    REGION_READ,
+    REGION_WRITE,
+    SET_IRQS,
+    VS,
+    Nvme,
+    Refused,
     VfioUser,
 )  # fmt: skip
 
@@ -60,7 +80,9 @@ def test_registers(controller):
 def test_enabling_nonsense_is_fatal_status(controller, what):
     one = Nvme(controller("--ns", "mem=1M").socket, enable=False)
     one.write(BAR0, AQA, 0 if what == "one entry" else 0x000F000F, 4)
-    one.write(BAR0, ASQ, 0x1000 if what == "memory" else IOVA + (8 if what == "alignment" else 0), 8)
+    one.write(
+        BAR0, ASQ, 0x1000 if what == "memory" else IOVA + (8 if what == "alignment" else 0), 8
+    )
     one.write(BAR0, ACQ, IOVA + PAGE, 8)
     extra = {"page size": 3 << 7, "command set": 5 << 4}.get(what, 0)
     one.write(BAR0, CC, 4 << 20 | 6 << 16 | extra | 1, 4)
@@ -425,7 +447,7 @@ def accepts(path) -> bool:
         one.version()
         one.close()
         return True
-    except (ConnectionError, BrokenPipeError, socket.timeout):
+    except (TimeoutError, ConnectionError, BrokenPipeError):
         return False
 
 
@@ -497,7 +519,7 @@ def test_timing_model(controller):
 
     def seconds(opcode, count, together):
         start = time.monotonic()
-        for first in range(0, count, together):
+        for _first in range(0, count, together):
             for _ in range(together):
                 one.submit(1, opcode, nsid=1, prp1=one.data, ring=False)
             one.ring(1, False, one.queues[1]["tail"])

@@ -206,8 +206,13 @@ def test_one_step_job(tmp_path):
 
 def test_thesis_job_unmodified(tmp_path):
     result = good(
-        run("fio", f"--ioengine={ENGINE}", "--output-format=json", ROOT / "jobs/thesis.fio",
-            cwd=tmp_path)
+        run(
+            "fio",
+            f"--ioengine={ENGINE}",
+            "--output-format=json",
+            ROOT / "jobs/thesis.fio",
+            cwd=tmp_path,
+        )
     )
     assert [job["jobname"] for job in result.jobs] == [
         "randread-qd1-t1", "randread-qd32-t4", "randwrite-qd1-t1", "randwrite-qd32-t4",

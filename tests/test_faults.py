@@ -11,7 +11,19 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ENGINE, MIB, VROOM, emulators, fio, good, needs_root, options, run, vroom, wait_for
+from conftest import (
+    ENGINE,
+    MIB,
+    VROOM,
+    emulators,
+    fio,
+    good,
+    needs_root,
+    options,
+    run,
+    vroom,
+    wait_for,
+)
 
 JOB = {
     "name": "job",
@@ -209,9 +221,7 @@ def test_bad_target(tmp_path, case):
     dead.bind(str(tmp_path / "dead.sock"))
     dead.close()
     settings, words = BAD[case]
-    settings = {
-        key: str(value).format(dir=tmp_path, disk=disk) for key, value in settings.items()
-    }
+    settings = {key: str(value).format(dir=tmp_path, disk=disk) for key, value in settings.items()}
     names = sorted(p.name for p in tmp_path.iterdir())
     result = fio(**{"rw": "randread", "bs": "4k", **settings}, timeout=20)
     assert result.status != 0

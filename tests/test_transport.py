@@ -116,6 +116,8 @@ def test_one_controller_many_namespaces(controller, tmp_path):
         (tmp_path / name).write_bytes(bytes(8 * MIB))
     served = controller("--ns", f"file={tmp_path}/a", "--ns", f"file={tmp_path}/b,lba=4096")
     for nsid, pattern in ((1, "0x11"), (2, "0x22")):
-        good(fio(filename=f"{served.socket},ns={nsid}", rw="write", bs="64k", buffer_pattern=pattern))
+        good(
+            fio(filename=f"{served.socket},ns={nsid}", rw="write", bs="64k", buffer_pattern=pattern)
+        )
     assert (tmp_path / "a").read_bytes() == b"\x11" * 8 * MIB
     assert (tmp_path / "b").read_bytes() == b"\x22" * 8 * MIB

@@ -11,16 +11,35 @@
 #include "emulator/emulator.h"
 
 enum {
-	OPT_SOCKET = 256, OPT_FD, OPT_REPORT_FD, OPT_NS, OPT_EXTEND, OPT_MDTS, OPT_QUEUES,
-	OPT_ENTRIES, OPT_DSTRD, OPT_MPSMIN, OPT_MMAP, OPT_VWC, OPT_SERIAL, OPT_READ_LATENCY,
-	OPT_WRITE_LATENCY, OPT_CHANNELS, OPT_READ_IOPS, OPT_WRITE_IOPS, OPT_READ_BW, OPT_WRITE_BW,
+	OPT_SOCKET = 256,
+	OPT_FD,
+	OPT_REPORT_FD,
+	OPT_NS,
+	OPT_EXTEND,
+	OPT_MDTS,
+	OPT_QUEUES,
+	OPT_ENTRIES,
+	OPT_DSTRD,
+	OPT_MPSMIN,
+	OPT_MMAP,
+	OPT_VWC,
+	OPT_SERIAL,
+	OPT_READ_LATENCY,
+	OPT_WRITE_LATENCY,
+	OPT_CHANNELS,
+	OPT_READ_IOPS,
+	OPT_WRITE_IOPS,
+	OPT_READ_BW,
+	OPT_WRITE_BW,
 	OPT_FAULT,
 };
 
 static const struct argp_option options[] = {
 	{ "socket", OPT_SOCKET, "PATH", 0, "Listen for vfio-user clients on this UNIX socket", 1 },
-	{ "ns", OPT_NS, "SPEC", 0, "A namespace, numbered from 1 in the order given: file=PATH, "
-	  "mem=SIZE or null=SIZE; then ,lba=512|4096 and ,size=SIZE (creates or extends a file)", 1 },
+	{ "ns", OPT_NS, "SPEC", 0,
+	  "A namespace, numbered from 1 in the order given: file=PATH, "
+	  "mem=SIZE or null=SIZE; then ,lba=512|4096 and ,size=SIZE (creates or extends a file)",
+	  1 },
 	{ "serial", OPT_SERIAL, "TEXT", 0, "Serial number", 1 },
 	{ 0, 0, 0, 0, "Limits:", 2 },
 	{ "mdts", OPT_MDTS, "SIZE", 0, "Largest transfer, a power of two; 0: none (1M)", 2 },
@@ -29,7 +48,8 @@ static const struct argp_option options[] = {
 	{ "dstrd", OPT_DSTRD, "N", 0, "Doorbell stride, 4 << N bytes, N up to 10 (4)", 2 },
 	{ "mpsmin", OPT_MPSMIN, "N", 0, "Memory page size, 4096 << N bytes, N up to 4 (0)", 2 },
 	{ "mmap", OPT_MMAP, "on|off", 0, "Let clients map the doorbells (on)", 2 },
-	{ "vwc", OPT_VWC, "on|off", 0, "Volatile write cache: the page cache, until Flush (on)", 2 },
+	{ "vwc", OPT_VWC, "on|off", 0, "Volatile write cache: the page cache, until Flush (on)",
+	  2 },
 	{ 0, 0, 0, 0, "A drive's timing (none: as fast as possible):", 3 },
 	{ "read-latency", OPT_READ_LATENCY, "USEC", 0, "Time of a read", 3 },
 	{ "write-latency", OPT_WRITE_LATENCY, "USEC", 0, "Time of a write", 3 },
@@ -39,8 +59,10 @@ static const struct argp_option options[] = {
 	{ "read-bw", OPT_READ_BW, "SIZE", 0, "Bytes read a second at most", 3 },
 	{ "write-bw", OPT_WRITE_BW, "SIZE", 0, "Bytes written a second at most", 3 },
 	{ 0, 0, 0, 0, "For tests of drivers:", 4 },
-	{ "fault", OPT_FAULT, "KIND@N", 0, "At I/O command N: drop (no completion), fatal "
-	  "(CSTS.CFS), exit, cid (wrong identifier); error@LBA: this block cannot be read", 4 },
+	{ "fault", OPT_FAULT, "KIND@N", 0,
+	  "At I/O command N: drop (no completion), fatal "
+	  "(CSTS.CFS), exit, cid (wrong identifier); error@LBA: this block cannot be read",
+	  4 },
 	{ "fd", OPT_FD, "N", OPTION_HIDDEN, 0, 5 },
 	{ "report-fd", OPT_REPORT_FD, "N", OPTION_HIDDEN, 0, 5 },
 	{ "extend", OPT_EXTEND, "BYTES", OPTION_HIDDEN, 0, 5 },
@@ -69,8 +91,8 @@ static void fail(const struct emu_options *o, const char *format, ...)
 	exit(2);
 }
 
-static uint64_t number(const struct emu_options *o, const char *name, const char *text, uint64_t low,
-		       uint64_t high)
+static uint64_t number(const struct emu_options *o, const char *name, const char *text,
+		       uint64_t low, uint64_t high)
 {
 	uint64_t value;
 
@@ -89,8 +111,10 @@ static bool on_off(const struct emu_options *o, const char *name, const char *te
 
 static void parse_fault(struct emu_options *o, const char *text)
 {
-	static const char *const names[] = { [EMU_FAULT_DROP] = "drop@", [EMU_FAULT_FATAL] = "fatal@",
-					     [EMU_FAULT_EXIT] = "exit@", [EMU_FAULT_CID] = "cid@",
+	static const char *const names[] = { [EMU_FAULT_DROP] = "drop@",
+					     [EMU_FAULT_FATAL] = "fatal@",
+					     [EMU_FAULT_EXIT] = "exit@",
+					     [EMU_FAULT_CID] = "cid@",
 					     [EMU_FAULT_ERROR] = "error@" };
 
 	for (unsigned kind = EMU_FAULT_DROP; kind <= EMU_FAULT_ERROR; kind++) {
@@ -120,9 +144,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			fail(o, "at most %d namespaces", EMU_MAX_NS);
 		a->spec[o->nr_ns++] = arg;
 		break;
-	case OPT_MDTS:
-		o->mdts = number(o, "mdts", arg, 0, 65536ull * 4096);
-		break;
+	case OPT_MDTS: o->mdts = number(o, "mdts", arg, 0, 65536ull * 4096); break;
 	case OPT_QUEUES: o->queues = (unsigned)number(o, "queues", arg, 1, EMU_MAX_QUEUES); break;
 	case OPT_ENTRIES: o->queue_entries = (unsigned)number(o, "entries", arg, 2, 65536); break;
 	case OPT_DSTRD: o->dstrd = (unsigned)number(o, "dstrd", arg, 0, 10); break;
@@ -136,14 +158,23 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_WRITE_LATENCY:
 		o->timing.write_latency_ns = 1000 * number(o, "write-latency", arg, 0, 60000000);
 		break;
-	case OPT_CHANNELS: o->timing.channels = (unsigned)number(o, "channels", arg, 0, 4096); break;
-	case OPT_READ_IOPS: o->timing.read_iops = (double)number(o, "read-iops", arg, 0, 1ull << 40); break;
-	case OPT_WRITE_IOPS: o->timing.write_iops = (double)number(o, "write-iops", arg, 0, 1ull << 40); break;
-	case OPT_READ_BW: o->timing.read_bandwidth = (double)number(o, "read-bw", arg, 0, 1ull << 50); break;
-	case OPT_WRITE_BW: o->timing.write_bandwidth = (double)number(o, "write-bw", arg, 0, 1ull << 50); break;
+	case OPT_CHANNELS:
+		o->timing.channels = (unsigned)number(o, "channels", arg, 0, 4096);
+		break;
+	case OPT_READ_IOPS:
+		o->timing.read_iops = (double)number(o, "read-iops", arg, 0, 1ull << 40);
+		break;
+	case OPT_WRITE_IOPS:
+		o->timing.write_iops = (double)number(o, "write-iops", arg, 0, 1ull << 40);
+		break;
+	case OPT_READ_BW:
+		o->timing.read_bandwidth = (double)number(o, "read-bw", arg, 0, 1ull << 50);
+		break;
+	case OPT_WRITE_BW:
+		o->timing.write_bandwidth = (double)number(o, "write-bw", arg, 0, 1ull << 50);
+		break;
 	case OPT_FAULT: parse_fault(o, arg); break;
-	case ARGP_KEY_ARG:
-		fail(o, "'%s': unexpected argument; see vroom emulate --help", arg);
+	case ARGP_KEY_ARG: fail(o, "'%s': unexpected argument; see vroom emulate --help", arg);
 	default: return ARGP_ERR_UNKNOWN;
 	}
 	return 0;
@@ -160,23 +191,36 @@ static void check_known(int argc, char **argv, const struct emu_options *o)
 			known |= opt->name && strlen(opt->name) == len &&
 				 !strncmp(opt->name, argv[i] + 2, len);
 		if (!known)
-			fail(o, "'%s': the emulated controller has no such option; see vroom emulate "
-			     "--help", argv[i] + 2);
+			fail(o,
+			     "'%s': the emulated controller has no such option; see vroom emulate "
+			     "--help",
+			     argv[i] + 2);
 	}
 }
 
 int cli_emulate(int argc, char **argv)
 {
 	static const struct argp argp = {
-		options, parse, "--socket PATH --ns SPEC [--ns SPEC ...]",
+		options,
+		parse,
+		"--socket PATH --ns SPEC [--ns SPEC ...]",
 		"Serves an emulated NVMe controller to one vfio-user client after the other, until "
 		"SIGTERM or Ctrl-C. Sizes take K, M, G, T.\v"
 		"Example: vroom emulate --socket /tmp/nvme.sock --ns file=disk.img,size=1G "
-		"--ns null=64G,lba=4096", 0, 0, 0
+		"--ns null=64G,lba=4096",
+		0,
+		0,
+		0
 	};
-	struct arguments a = { .o = { .socket_fd = -1, .report_fd = -1, .mdts = 1 << 20,
-				      .queues = 128, .queue_entries = 4096, .dstrd = 4,
-				      .mmap = true, .vwc = true, .serial = "VROOM0001" } };
+	struct arguments a = { .o = { .socket_fd = -1,
+				      .report_fd = -1,
+				      .mdts = 1 << 20,
+				      .queues = 128,
+				      .queue_entries = 4096,
+				      .dstrd = 4,
+				      .mmap = true,
+				      .vwc = true,
+				      .serial = "VROOM0001" } };
 	char error[PATH_MAX + 256];
 
 	for (int i = 1; i < argc; i++) /* known before anything can fail */

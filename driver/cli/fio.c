@@ -27,13 +27,14 @@
 #define VROOM_LIBDIR "/usr/local/lib"
 #endif
 
-static const char *const kept_engines[] = { "cpuio", "exec", "filecreate", "filestat", "filedelete",
-					    "net", "netsplice" };
+static const char *const kept_engines[] = { "cpuio",	  "exec", "filecreate", "filestat",
+					    "filedelete", "net",  "netsplice" };
 /* fio's options that take no argument: what follows them is not their value. */
-static const char *const flags[] = { "--minimal", "--append-terse", "--help", "--version",
-				     "--cpuclock-test", "--bandwidth-log", "--showcmd", "--readonly",
-				     "--parse-only", "--thread", "--group_reporting",
-				     "--time_based", "--stonewall" };
+static const char *const flags[] = { "--minimal",  "--append-terse",	"--help",
+				     "--version",  "--cpuclock-test",	"--bandwidth-log",
+				     "--showcmd",  "--readonly",	"--parse-only",
+				     "--thread",   "--group_reporting", "--time_based",
+				     "--stonewall" };
 
 static bool listed(const char *word, size_t len, const char *const *list, size_t count)
 {
@@ -60,8 +61,10 @@ static int find_engine(char *path, size_t size)
 	snprintf(path, size, "%s/vroom.so", VROOM_LIBDIR);
 	if (access(path, R_OK) == 0)
 		return 0;
-	fprintf(stderr, "vroom: the fio engine vroom.so is neither beside this program nor in %s; "
-		"build it with make\n", VROOM_LIBDIR);
+	fprintf(stderr,
+		"vroom: the fio engine vroom.so is neither beside this program nor in %s; "
+		"build it with make\n",
+		VROOM_LIBDIR);
 	return -1;
 }
 
@@ -126,8 +129,8 @@ static int copy_job(FILE *in, const char *name, FILE *out, int depth)
 		const char *engine = engine_of(line, &len);
 
 		if (engine && !LISTED(engine, len, kept_engines)) {
-			fprintf(stderr, "vroom: %s: ioengine=%.*s: running on vroom instead\n", name,
-				(int)len, engine);
+			fprintf(stderr, "vroom: %s: ioengine=%.*s: running on vroom instead\n",
+				name, (int)len, engine);
 			continue;
 		}
 		if (strncmp(line + strspn(line, " \t"), "include ", 8) == 0) {
@@ -181,33 +184,19 @@ static bool is_job_file(const char *arg, const char *before)
 	return stat(arg, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
-int cli_fio(int argc, char **argv)
+/* What fio is to be called with; false when a job file cannot be read. */
+static bool build_arguments(int argc, char **argv, char **args)
 {
-	char engine[PATH_MAX], **args = calloc((size_t)argc + 3, sizeof(*args));
-	const char *fio = getenv("FIO") ? getenv("FIO") : "fio";
 	int n = 0;
 
-	if (!args)
-		return 1;
-	if (argc < 2 || !strcmp(argv[1], "--help")) {
-		printf("Usage: vroom fio [fio arguments] job.fio\n"
-		       "Runs fio (or $FIO) with vroom in the place of every storage engine that the\n"
-		       "job, or the arguments, name. The job file is not changed.\n");
-		return argc < 2;
-	}
-	if (find_engine(engine, sizeof(engine)))
-		return 1;
-	args[n++] = (char *)(uintptr_t)fio;
-	if (asprintf(&args[n++], "--ioengine=external:%s", engine) < 0)
-		return 1;
+	while (args[n])
+		n++;
 	for (int i = 1; i < argc; i++) {
-		if (!strncmp(argv[i], "--ioengine=", 11)) {
-			size_t len = strlen(argv[i] + 11);
+		bool engine = !strncmp(argv[i], "--ioengine=", 11);
+		const char *name = argv[i] + (engine ? 11 : 0);
 
-			if (LISTED(argv[i] + 11, len, kept_engines))
-				args[n++] = argv[i];
+		if (engine && !LISTED(name, strlen(name), kept_engines))
 			continue;
-		}
 		if (!strcmp(argv[i], "--ioengine")) {
 			i++;
 			continue;
@@ -216,9 +205,35 @@ int cli_fio(int argc, char **argv)
 		if (is_job_file(argv[i], i > 1 ? argv[i - 1] : NULL))
 			args[n] = rewrite_job(argv[i]);
 		if (!args[n++])
-			return 1;
+			return false;
 	}
-	execvp(fio, args);
-	fprintf(stderr, "vroom: cannot run %s: %s; install fio, or set FIO=\n", fio, strerror(errno));
+	return true;
+}
+
+int cli_fio(int argc, char **argv)
+{
+	char engine[PATH_MAX], option[PATH_MAX + 32], *fio = getenv("FIO"), **args;
+
+	if (argc < 2 || !strcmp(argv[1], "--help")) {
+		fprintf(argc < 2 ? stderr : stdout,
+			"Usage: vroom fio [fio arguments] job.fio\n"
+			"Runs fio (or $FIO) with vroom in the place of every storage engine that the\n"
+			"job, or the arguments, name. The job file is not changed.\n");
+		return argc < 2;
+	}
+	if (find_engine(engine, sizeof(engine)))
+		return 1;
+	args = calloc((size_t)argc + 3, sizeof(*args));
+	if (!args)
+		return 1;
+	snprintf(option, sizeof(option), "--ioengine=external:%s", engine);
+	args[0] = fio ? fio : "fio";
+	args[1] = option;
+	if (build_arguments(argc, argv, args)) {
+		execvp(args[0], args);
+		fprintf(stderr, "vroom: cannot run %s: %s; install fio, or set FIO=\n", args[0],
+			strerror(errno));
+	}
+	free(args);
 	return 1;
 }

@@ -27,16 +27,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	struct arguments *a = state->input;
 
 	switch (key) {
-	case 'j':
-		a->json = true;
-		return 0;
+	case 'j': a->json = true; return 0;
 	case ARGP_KEY_ARG:
 		if (a->address)
 			argp_error(state, "one address at a time");
 		a->address = arg;
 		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
+	default: return ARGP_ERR_UNKNOWN;
 	}
 }
 
@@ -69,7 +66,8 @@ static struct json_object *describe_ns(const struct vroom_ns *ns, const struct n
 		struct json_object *f = json_object_new_object();
 
 		json_object_object_add(f, "index", json_object_new_int((int)i));
-		json_object_object_add(f, "block_bytes", json_object_new_int64(1ll << raw->lbaf[i].lbads));
+		json_object_object_add(f, "block_bytes",
+				       json_object_new_int64(1ll << raw->lbaf[i].lbads));
 		json_object_object_add(f, "metadata_bytes", json_object_new_int(raw->lbaf[i].ms));
 		json_object_object_add(f, "in_use", json_object_new_boolean(i == in_use));
 		json_object_array_add(formats, f);
@@ -85,21 +83,26 @@ static struct json_object *describe_ctrlr(const struct vroom_ctrlr_info *info)
 
 	json_object_object_add(o, "address", json_object_new_string(info->address));
 	json_object_object_add(o, "transport", json_object_new_string(info->transport));
-	json_object_object_add(o, "model",
-			       json_object_new_string(trim(info->id->mn, sizeof(info->id->mn), text)));
-	json_object_object_add(o, "serial",
-			       json_object_new_string(trim(info->id->sn, sizeof(info->id->sn), text)));
-	json_object_object_add(o, "firmware",
-			       json_object_new_string(trim(info->id->fr, sizeof(info->id->fr), text)));
-	snprintf(text, sizeof(text), "%u.%u.%u", info->vs >> 16, info->vs >> 8 & 0xff, info->vs & 0xff);
+	json_object_object_add(
+		o, "model", json_object_new_string(trim(info->id->mn, sizeof(info->id->mn), text)));
+	json_object_object_add(
+		o, "serial",
+		json_object_new_string(trim(info->id->sn, sizeof(info->id->sn), text)));
+	json_object_object_add(
+		o, "firmware",
+		json_object_new_string(trim(info->id->fr, sizeof(info->id->fr), text)));
+	snprintf(text, sizeof(text), "%u.%u.%u", info->vs >> 16, info->vs >> 8 & 0xff,
+		 info->vs & 0xff);
 	json_object_object_add(o, "nvme_version", json_object_new_string(text));
 	json_object_object_add(o, "max_transfer_bytes", json_object_new_uint64(info->max_transfer));
-	json_object_object_add(o, "max_queue_entries", json_object_new_int64(info->max_queue_entries));
+	json_object_object_add(o, "max_queue_entries",
+			       json_object_new_int64(info->max_queue_entries));
 	json_object_object_add(o, "io_queue_pairs", json_object_new_int64(info->max_qpairs));
 	json_object_object_add(o, "page_bytes", json_object_new_uint64(info->page_size));
 	json_object_object_add(o, "doorbell_stride_bytes",
 			       json_object_new_int64(4ll << NVME_GET(info->cap, NVME_CAP_DSTRD)));
-	json_object_object_add(o, "doorbells_mapped", json_object_new_boolean(info->doorbells_mapped));
+	json_object_object_add(o, "doorbells_mapped",
+			       json_object_new_boolean(info->doorbells_mapped));
 	json_object_object_add(o, "volatile_write_cache",
 			       json_object_new_boolean(info->id->vwc & NVME_VWC_PRESENT));
 	json_object_object_add(o, "deallocate",
@@ -114,8 +117,7 @@ static struct json_object *describe_ctrlr(const struct vroom_ctrlr_info *info)
 /* "name: value" lines out of the JSON object, arrays indented below. */
 static void print_text(struct json_object *o, int indent)
 {
-	json_object_object_foreach(o, key, value)
-	{
+	json_object_object_foreach (o, key, value) {
 		if (json_object_is_type(value, json_type_array)) {
 			size_t n = json_object_array_length(value);
 
@@ -133,9 +135,16 @@ static void print_text(struct json_object *o, int indent)
 
 int cli_id(int argc, char **argv)
 {
-	static const struct argp argp = { options, parse, "ADDRESS",
+	static const struct argp argp = {
+		options,
+		parse,
+		"ADDRESS",
 		"Shows the controller at ADDRESS: what it is, its limits, its namespaces and all "
-		"their LBA formats.", 0, 0, 0 };
+		"their LBA formats.",
+		0,
+		0,
+		0
+	};
 	struct json_object *root, *list;
 	struct vroom_ctrlr_info info;
 	struct arguments a = { 0 };

@@ -25,8 +25,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
 	(void)arg;
 	if (key != 'j')
-		return key == ARGP_KEY_ARG ? (argp_error(state, "unexpected argument"), 0) :
-					     ARGP_ERR_UNKNOWN;
+		return key == ARGP_KEY_ARG ? (argp_error(state, "unexpected argument"), 0)
+					   : ARGP_ERR_UNKNOWN;
 	*(bool *)state->input = true;
 	return 0;
 }
@@ -56,17 +56,18 @@ static struct json_object *describe(struct pci_device *dev)
 	json_object_object_add(o, "address", json_object_new_string(address));
 	snprintf(text, sizeof(text), "%04x:%04x", dev->vendor_id, dev->device_id);
 	json_object_object_add(o, "id", json_object_new_string(text));
-	json_object_object_add(o, "driver",
-			       json_object_new_string(link_name(address, "driver", text, sizeof(text))));
-	json_object_object_add(o, "iommu_group", json_object_new_string(
-		link_name(address, "iommu_group", text, sizeof(text))));
+	json_object_object_add(
+		o, "driver",
+		json_object_new_string(link_name(address, "driver", text, sizeof(text))));
+	json_object_object_add(
+		o, "iommu_group",
+		json_object_new_string(link_name(address, "iommu_group", text, sizeof(text))));
 	return o;
 }
 
 static void print(struct json_object *o)
 {
-	json_object_object_foreach(o, key, value)
-	{
+	json_object_object_foreach (o, key, value) {
 		(void)key;
 		printf("%-14s", json_object_get_string(value));
 	}
@@ -75,10 +76,13 @@ static void print(struct json_object *o)
 
 int cli_list(int argc, char **argv)
 {
-	static const struct argp argp = { options, parse, "",
-		"Shows the NVMe controllers on this machine's PCI buses.", 0, 0, 0 };
-	struct pci_id_match match = { PCI_MATCH_ANY, PCI_MATCH_ANY, PCI_MATCH_ANY, PCI_MATCH_ANY,
-				      NVME_CLASS, 0xffffff, 0 };
+	static const struct argp argp = {
+		options, parse, "", "Shows the NVMe controllers on this machine's PCI buses.",
+		0,	 0,	0
+	};
+	struct pci_id_match match = {
+		PCI_MATCH_ANY, PCI_MATCH_ANY, PCI_MATCH_ANY, PCI_MATCH_ANY, NVME_CLASS, 0xffffff, 0
+	};
 	struct json_object *list = json_object_new_array();
 	struct pci_device_iterator *it;
 	struct pci_device *dev;

@@ -24,8 +24,9 @@ static int usage(FILE *to)
 		    "A userspace NVMe driver, its emulated controller and its fio engine.\n\n");
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].help);
-	fprintf(to, "\n`vroom COMMAND --help` explains a command; addresses are a file, a vfio-user\n"
-		    "socket, emu-mem or emu-null, with options behind commas: /tmp/disk,lba=4096\n");
+	fprintf(to,
+		"\n`vroom COMMAND --help` explains a command; addresses are a file, a vfio-user\n"
+		"socket, emu-mem or emu-null, with options behind commas: /tmp/disk,lba=4096\n");
 	return to == stderr;
 }
 

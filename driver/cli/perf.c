@@ -22,7 +22,7 @@
 
 /* Latencies in ticks, in buckets of 1/32 of their power of two. */
 #define SUB_BITS 5
-#define BUCKETS  ((64 - SUB_BITS + 1) << SUB_BITS)
+#define BUCKETS	 ((64 - SUB_BITS + 1) << SUB_BITS)
 
 enum workload { READ, WRITE, RANDREAD, RANDWRITE, RANDRW, NR_WORKLOADS };
 static const char *const workload_names[] = { "read", "write", "randread", "randwrite", "randrw" };
@@ -42,8 +42,8 @@ struct worker {
 	struct vroom_ns ns;
 	struct vroom_qpair *qp;
 	char *buffers;
-	uint64_t *started;      /* ticks, by request */
-	uint64_t end;           /* ticks */
+	uint64_t *started; /* ticks, by request */
+	uint64_t end;	   /* ticks */
 	uint64_t next_lba, random;
 	uint64_t done, errors, ticks_total, ticks_min, ticks_max;
 	uint16_t first_error;
@@ -113,16 +113,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (*end || a->io_timeout < 1 || a->io_timeout > 86400)
 			argp_error(state, "-T %s: must be 1 to 86400", arg);
 		return 0;
-	case 'J':
-		a->json = true;
-		return 0;
+	case 'J': a->json = true; return 0;
 	case ARGP_KEY_ARG:
 		if (a->address)
 			argp_error(state, "one address at a time");
 		a->address = arg;
 		return 0;
-	default:
-		return ARGP_ERR_UNKNOWN;
+	default: return ARGP_ERR_UNKNOWN;
 	}
 }
 
@@ -185,7 +182,7 @@ static int submit(struct worker *w, uintptr_t request, uint64_t now)
 
 static void account(struct worker *w, const struct vroom_completion *c, uint64_t now)
 {
-	uint64_t ticks = now - w->started[(uintptr_t)c->tag];
+	uint64_t ticks = now - w->started[(uintptr_t)c->tag]; // NOLINT: vroom_poll() set it
 
 	w->done++;
 	w->ticks_total += ticks;
@@ -317,15 +314,18 @@ static void report(const struct arguments *a, struct worker *workers, double sec
 	if (!done)
 		least = 0;
 	json_object_object_add(lat, "min", json_object_new_double((double)least * ns_per_tick));
-	json_object_object_add(lat, "mean", json_object_new_double(
-		done ? (double)ticks / (double)done * ns_per_tick : 0));
+	json_object_object_add(
+		lat, "mean",
+		json_object_new_double(done ? (double)ticks / (double)done * ns_per_tick : 0));
 	json_object_object_add(lat, "max", json_object_new_double((double)most * ns_per_tick));
 	for (unsigned i = 0; i < sizeof(percents) / sizeof(percents[0]); i++) {
 		char name[16];
 
 		snprintf(name, sizeof(name), "p%g", percents[i]);
-		json_object_object_add(lat, name, json_object_new_double(
-			percentile(histogram, done, percents[i]) * ns_per_tick));
+		json_object_object_add(
+			lat, name,
+			json_object_new_double(percentile(histogram, done, percents[i]) *
+					       ns_per_tick));
 	}
 	if (a->json) {
 		printf("%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY));
@@ -335,7 +335,7 @@ static void report(const struct arguments *a, struct worker *workers, double sec
 		       a->threads, a->threads > 1 ? "s" : "", seconds);
 		printf("  %.0f IOPS, %.1f MiB/s, CPU %.0f %%\n  latency in us:", iops, mibs,
 		       cpu / seconds * 100);
-		json_object_object_foreach(lat, key, value)
+		json_object_object_foreach (lat, key, value)
 			printf(" %s %.2f", key, json_object_get_double(value) / 1000);
 		printf("\n");
 	}
@@ -348,13 +348,15 @@ static void report(const struct arguments *a, struct worker *workers, double sec
 static int check(const struct arguments *a, const struct vroom_ns *ns)
 {
 	if (a->io_bytes % ns->lba_size || a->io_bytes >> ns->lba_shift > ns->blocks) {
-		fprintf(stderr, "vroom: %s: an I/O of %llu bytes is not a multiple of the block size "
-			"of %u, or larger than the namespace\n", a->address,
-			(unsigned long long)a->io_bytes, ns->lba_size);
+		fprintf(stderr,
+			"vroom: %s: an I/O of %llu bytes is not a multiple of the block size "
+			"of %u, or larger than the namespace\n",
+			a->address, (unsigned long long)a->io_bytes, ns->lba_size);
 		return 1;
 	}
 	if (ns->read_only && a->workload != READ && a->workload != RANDREAD) {
-		fprintf(stderr, "vroom: %s: is read-only; choose -w read or randread\n", a->address);
+		fprintf(stderr, "vroom: %s: is read-only; choose -w read or randread\n",
+			a->address);
 		return 1;
 	}
 	return 0;
@@ -416,11 +418,22 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 
 int cli_perf(int argc, char **argv)
 {
-	static const struct argp argp = { options, parse, "ADDRESS",
+	static const struct argp argp = {
+		options,
+		parse,
+		"ADDRESS",
 		"Measures the driver on namespace 1 (or ,ns=N) of ADDRESS: IOPS, throughput, "
-		"latency. Write workloads overwrite data. Sizes take K, M, G.", 0, 0, 0 };
-	struct arguments a = { .depth = 32, .threads = 1, .read_percent = 50, .io_bytes = 4096,
-			       .seconds = 3, .workload = RANDREAD };
+		"latency. Write workloads overwrite data. Sizes take K, M, G.",
+		0,
+		0,
+		0
+	};
+	struct arguments a = { .depth = 32,
+			       .threads = 1,
+			       .read_percent = 50,
+			       .io_bytes = 4096,
+			       .seconds = 3,
+			       .workload = RANDREAD };
 	struct vroom_opts opts = { 0 };
 	struct worker *workers;
 	struct vroom_ctrlr *c;

@@ -104,8 +104,10 @@ static int take_directory(struct vroom_address *a)
 		a->kind = VROOM_ADDRESS_SOCKET;
 		return 0;
 	}
-	return vroom_fail(EISDIR, "%s: is a directory; name a file, a vfio-user socket or a "
-			  "PCI address", a->text);
+	return vroom_fail(EISDIR,
+			  "%s: is a directory; name a file, a vfio-user socket or a "
+			  "PCI address",
+			  a->text);
 }
 
 static int take_device(struct vroom_address *a, const struct stat *st)
@@ -117,9 +119,10 @@ static int take_device(struct vroom_address *a, const struct stat *st)
 		a->kind = VROOM_ADDRESS_PCI;
 		return 0;
 	}
-	return vroom_fail(ENODEV, "%s: is a %s device, not an NVMe one; name a file, a vfio-user "
-			  "socket or an NVMe device", a->text,
-			  S_ISBLK(st->st_mode) ? "block" : "character");
+	return vroom_fail(ENODEV,
+			  "%s: is a %s device, not an NVMe one; name a file, a vfio-user "
+			  "socket or an NVMe device",
+			  a->text, S_ISBLK(st->st_mode) ? "block" : "character");
 }
 
 int vroom_address_parse(const char *text, struct vroom_address *out)
@@ -131,7 +134,7 @@ int vroom_address_parse(const char *text, struct vroom_address *out)
 	memset(out, 0, sizeof(*out));
 	if (!text || !*text)
 		return vroom_fail(EINVAL, "no address given; name a file, a vfio-user socket, "
-				  "emu-mem, emu-null or a PCI address");
+					  "emu-mem, emu-null or a PCI address");
 	if (strlen(text) >= sizeof(out->text))
 		return vroom_fail(ENAMETOOLONG, "%.40s...: the address is too long", text);
 	snprintf(out->text, sizeof(out->text), "%s", text);
@@ -193,7 +196,6 @@ int vroom_address_key(const char *address, char *key, uint32_t *nsid, char *path
 	snprintf(key, VROOM_ADDRESS_MAX, "%s%s%s", realpath(a.path, real) ? real : a.path,
 		 a.options[0] ? "," : "", a.options);
 	if (path)
-		snprintf(path, VROOM_ADDRESS_MAX, "%s",
-			 a.kind == VROOM_ADDRESS_FILE ? a.path : "");
+		snprintf(path, VROOM_ADDRESS_MAX, "%s", a.kind == VROOM_ADDRESS_FILE ? a.path : "");
 	return 0;
 }

@@ -9,7 +9,6 @@
 
 #include "core/internal.h"
 
-
 int vroom_admin_init(struct vroom_ctrlr *c, unsigned entries)
 {
 	size_t sq = entries * sizeof(struct nvme_sqe), cq = entries * sizeof(struct nvme_cqe);
@@ -78,9 +77,10 @@ static int reap(struct vroom_ctrlr *c, uint16_t cid, const struct nvme_sqe *sqe,
 			next_look = vroom_now_ms() + 100;
 		}
 		if (vroom_now_ms() > deadline) {
-			vroom_fail(ETIMEDOUT, "%s: admin command %02xh has no completion after %u "
-				   "ms; the controller is stuck", c->address.text, sqe->opcode,
-				   c->opts.admin_timeout_ms);
+			vroom_fail(ETIMEDOUT,
+				   "%s: admin command %02xh has no completion after %u "
+				   "ms; the controller is stuck",
+				   c->address.text, sqe->opcode, c->opts.admin_timeout_ms);
 			return vroom_ctrlr_mark_failed(c, -ETIMEDOUT);
 		}
 	}
@@ -95,12 +95,13 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 	int ret;
 
 	if (bytes > 2 * c->page_size)
-		return vroom_fail(EINVAL, "%s: admin command %02xh moves %zu bytes, at most %zu go "
-				  "at once", c->address.text, sqe->opcode, bytes,
-				  2 * c->page_size);
+		return vroom_fail(EINVAL,
+				  "%s: admin command %02xh moves %zu bytes, at most %zu go "
+				  "at once",
+				  c->address.text, sqe->opcode, bytes, 2 * c->page_size);
 	if (s->failed)
-		return vroom_fail(-s->failed, "%s: the controller has failed (%s)",
-				  c->address.text, strerror(-s->failed));
+		return vroom_fail(-s->failed, "%s: the controller has failed (%s)", c->address.text,
+				  strerror(-s->failed));
 	if (bytes && write)
 		memcpy(c->admin_buffer, buf, bytes);
 	*entry = *sqe;

@@ -12,7 +12,7 @@
 
 #include "core/internal.h"
 
-#define ADMIN_ENTRIES     32
+#define ADMIN_ENTRIES	  32
 #define HEALTH_TIMEOUT_MS 50
 
 static int read32(struct vroom_ctrlr *c, uint32_t reg, uint32_t *value)
@@ -51,8 +51,10 @@ int vroom_ctrlr_health(struct vroom_ctrlr *c)
 		ret = vroom_fail(ENODEV, "%s: registers read all ones: the controller is gone",
 				 c->address.text);
 	if (!ret && NVME_GET(csts, NVME_CSTS_CFS))
-		ret = vroom_fail(EIO, "%s: the controller reports a fatal status (CSTS.CFS); reset "
-				 "it by opening it again", c->address.text);
+		ret = vroom_fail(EIO,
+				 "%s: the controller reports a fatal status (CSTS.CFS); reset "
+				 "it by opening it again",
+				 c->address.text);
 	return ret ? vroom_ctrlr_mark_failed(c, ret) : 0;
 }
 
@@ -69,8 +71,10 @@ static int wait_csts(struct vroom_ctrlr *c, uint32_t mask, uint32_t want, unsign
 		if (ret)
 			return ret;
 		if (csts == UINT32_MAX)
-			return vroom_fail(ENODEV, "%s: registers read all ones: the controller is "
-					  "gone", c->address.text);
+			return vroom_fail(ENODEV,
+					  "%s: registers read all ones: the controller is "
+					  "gone",
+					  c->address.text);
 		if ((csts & mask) == want)
 			return 0;
 		if (want && NVME_GET(csts, NVME_CSTS_CFS))
@@ -104,15 +108,21 @@ static int check_capabilities(struct vroom_ctrlr *c)
 		return vroom_fail(ENODEV, "%s: registers read all ones: the controller is gone",
 				  c->address.text);
 	if (!(css & (NVME_CAP_CSS_NVM | NVME_CAP_CSS_IOCS)))
-		return vroom_fail(ENOTSUP, "%s: the controller has no NVM command set (CAP.CSS is "
-				  "%02xh)", c->address.text, css);
+		return vroom_fail(ENOTSUP,
+				  "%s: the controller has no NVM command set (CAP.CSS is "
+				  "%02xh)",
+				  c->address.text, css);
 	if (NVME_GET(c->cap, NVME_CAP_MQES) < 1)
-		return vroom_fail(EPROTO, "%s: the controller's queues hold one entry (CAP.MQES is "
-				  "0), the specification asks for two", c->address.text);
+		return vroom_fail(EPROTO,
+				  "%s: the controller's queues hold one entry (CAP.MQES is "
+				  "0), the specification asks for two",
+				  c->address.text);
 	/* The host's pages are 4 KiB; DMA memory is contiguous over more, so larger ones do. */
 	if (12 + mpsmin > 16)
-		return vroom_fail(ENOTSUP, "%s: the controller's smallest page is %u KiB, vroom "
-				  "supports up to 64 KiB", c->address.text, 4u << mpsmin);
+		return vroom_fail(ENOTSUP,
+				  "%s: the controller's smallest page is %u KiB, vroom "
+				  "supports up to 64 KiB",
+				  c->address.text, 4u << mpsmin);
 	c->page_size = (size_t)1 << (12 + mpsmin);
 	return 0;
 }
@@ -177,15 +187,18 @@ static int identify(struct vroom_ctrlr *c)
 	if (ret)
 		return ret;
 	if (id->cntrltype == NVME_CNTRLTYPE_DISCOVERY || id->cntrltype == NVME_CNTRLTYPE_ADMIN)
-		return vroom_fail(ENOTSUP, "%s: is %s controller (subsystem %.223s), which does no "
-				  "I/O; name the I/O subsystem's", c->address.text,
-				  id->cntrltype == NVME_CNTRLTYPE_DISCOVERY ? "a discovery" :
-									      "an administrative",
+		return vroom_fail(ENOTSUP,
+				  "%s: is %s controller (subsystem %.223s), which does no "
+				  "I/O; name the I/O subsystem's",
+				  c->address.text,
+				  id->cntrltype == NVME_CNTRLTYPE_DISCOVERY ? "a discovery"
+									    : "an administrative",
 				  id->subnqn);
 	if ((id->sqes & 0xf) > 6 || (id->cqes & 0xf) > 4)
-		return vroom_fail(ENOTSUP, "%s: wants queue entries of 2^%u and 2^%u bytes, NVM's "
-				  "are 64 and 16", c->address.text, id->sqes & 0xf,
-				  id->cqes & 0xf);
+		return vroom_fail(ENOTSUP,
+				  "%s: wants queue entries of 2^%u and 2^%u bytes, NVM's "
+				  "are 64 and 16",
+				  c->address.text, id->sqes & 0xf, id->cqes & 0xf);
 	c->max_transfer = VROOM_MAX_TRANSFER;
 	/* MDTS counts units of CAP.MPSMIN, which is our page size. */
 	if (id->mdts && id->mdts < 20)
@@ -255,8 +268,10 @@ int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_
 		c->opts.admin_timeout_ms = VROOM_DEFAULT_TIMEOUT_MS;
 	ret = vroom_address_parse(address, &c->address);
 	if (!ret && c->address.kind == VROOM_ADDRESS_PCI)
-		ret = vroom_fail(ENOTSUP, "%s: is a PCI device; this version drives vfio-user and "
-				 "emulated controllers only", c->address.text);
+		ret = vroom_fail(ENOTSUP,
+				 "%s: is a PCI device; this version drives vfio-user and "
+				 "emulated controllers only",
+				 c->address.text);
 	if (!ret)
 		ret = map_shared(c);
 	if (!ret)
@@ -365,10 +380,13 @@ int vroom_namespace(struct vroom_ctrlr *c, uint32_t nsid, struct vroom_ns *out,
 		*raw = id;
 	format = &id.lbaf[nvme_lba_format_index(id.flbas)];
 	if (format->lbads < 9 || format->lbads > 16)
-		return vroom_fail(ENOTSUP, "%s: namespace %u has blocks of 2^%u bytes, vroom uses "
-				  "512 to 65536", c->address.text, nsid, format->lbads);
+		return vroom_fail(ENOTSUP,
+				  "%s: namespace %u has blocks of 2^%u bytes, vroom uses "
+				  "512 to 65536",
+				  c->address.text, nsid, format->lbads);
 	if (format->ms)
-		return vroom_fail(ENOTSUP, "%s: namespace %u is formatted with %u bytes of metadata "
+		return vroom_fail(ENOTSUP,
+				  "%s: namespace %u is formatted with %u bytes of metadata "
 				  "a block, which vroom does not use; format it without",
 				  c->address.text, nsid, format->ms);
 	*out = (struct vroom_ns){
@@ -405,8 +423,10 @@ int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
 		c->trapped_doorbells = map;
 	}
 	if (offset + 4 > VROOM_TRAPPED_BYTES)
-		return vroom_fail(ENOTSUP, "%s: the doorbell of queue %u is %zu bytes away "
-				  "(CAP.DSTRD is %u)", c->address.text, qid, offset,
+		return vroom_fail(ENOTSUP,
+				  "%s: the doorbell of queue %u is %zu bytes away "
+				  "(CAP.DSTRD is %u)",
+				  c->address.text, qid, offset,
 				  (unsigned)NVME_GET(c->cap, NVME_CAP_DSTRD));
 	*doorbell = c->trapped_doorbells + offset / 4;
 	*sleeping = &always;

@@ -18,9 +18,9 @@
 #include "core/internal.h"
 
 #define GRANULE_SHIFT 21u
-#define GRANULE       (1ul << GRANULE_SHIFT)
+#define GRANULE	      (1ul << GRANULE_SHIFT)
 /* Memory is taken page by page as it is touched, so that a generous size costs nothing. */
-#define REGION_BYTES  (256ul << 20)
+#define REGION_BYTES (256ul << 20)
 /* Each region is twice the one before, up to this: controllers allow only so many. */
 #define REGION_BYTES_MAX (16ul << 30)
 
@@ -78,8 +78,8 @@ static int add_region_locked(struct vroom_ctrlr *c, size_t bytes)
 	r.bytes = round_up(bytes, GRANULE);
 	r.base = map_huge(r.bytes, &r.fd);
 	if (!r.base) {
-		r.bytes = VROOM_MAX(r.bytes, VROOM_MIN(REGION_BYTES << s->regions,
-						       REGION_BYTES_MAX));
+		r.bytes =
+			VROOM_MAX(r.bytes, VROOM_MIN(REGION_BYTES << s->regions, REGION_BYTES_MAX));
 		r.base = map_ordinary(r.bytes, &r.fd);
 	}
 	if (!r.base)
@@ -186,8 +186,7 @@ void vroom_dma_free(struct vroom_ctrlr *c, void *mem)
 		if (!base || base + e->offset != mem)
 			continue;
 		s->extents--;
-		memmove(&s->extent[i], &s->extent[i + 1],
-			(s->extents - i) * sizeof(s->extent[0]));
+		memmove(&s->extent[i], &s->extent[i + 1], (s->extents - i) * sizeof(s->extent[0]));
 		break;
 	}
 	vroom_unlock(&s->lock);
@@ -241,8 +240,8 @@ int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
 		}
 		r.shared = true;
 		r.iova = calloc(r.bytes >> r.granule_shift, sizeof(*r.iova));
-		ret = r.iova ? c->transport->ops->dma_map(c->transport, &r, s->next_iova) :
-			       vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
+		ret = r.iova ? c->transport->ops->dma_map(c->transport, &r, s->next_iova)
+			     : vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
 		if (ret) {
 			free(r.iova);
 			break;

@@ -15,14 +15,14 @@
 #define VROOM_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 #define VROOM_DEFAULT_TIMEOUT_MS 30000
-#define VROOM_DEFAULT_QPAIRS     128
-#define VROOM_MAX_QPAIRS         1024
-#define VROOM_MAX_REGIONS        16
-#define VROOM_MAX_EXTENTS        16384
+#define VROOM_DEFAULT_QPAIRS	 128
+#define VROOM_MAX_QPAIRS	 1024
+#define VROOM_MAX_REGIONS	 16
+#define VROOM_MAX_EXTENTS	 16384
 /* Room for the doorbells of a controller that does not let them be mapped. */
-#define VROOM_TRAPPED_BYTES      (64ul << 20)
+#define VROOM_TRAPPED_BYTES (64ul << 20)
 /* One command never moves more than this, so that its PRP lists stay small. */
-#define VROOM_MAX_TRANSFER       (16u << 20)
+#define VROOM_MAX_TRANSFER (16u << 20)
 
 /* An allocated stretch of a DMA region. */
 struct vroom_extent {

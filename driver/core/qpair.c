@@ -15,17 +15,17 @@
 #include "core/internal.h"
 
 /* A deadline is this many ticks of the queue pair's epoch. */
-#define DEADLINE_TICKS 8
+#define DEADLINE_TICKS	  8
 #define ALIVE_INTERVAL_MS 100
-#define CSTS_INTERVAL_MS 1000
-#define YIELDS_PER_LOOK 8
+#define CSTS_INTERVAL_MS  1000
+#define YIELDS_PER_LOOK	  8
 
 /* A request that takes several commands. */
 struct vroom_split {
 	struct vroom_io io;
 	uint64_t submitted; /* blocks */
 	unsigned outstanding;
-	uint16_t status;    /* the first that was not success */
+	uint16_t status; /* the first that was not success */
 };
 
 /* Data on its way between a buffer that the controller cannot reach and DMA memory. */
@@ -38,7 +38,7 @@ struct vroom_bounce {
 
 struct vroom_qpair_cold {
 	struct vroom_bounce *bounce; /* by command identifier */
-	size_t *list_pages;          /* by command identifier */
+	size_t *list_pages;	     /* by command identifier */
 	uint64_t yields;
 	long switches; /* involuntary, of this thread, at the last look */
 	uint64_t tick_ms;
@@ -79,9 +79,8 @@ static void describe_oldest(const struct vroom_qpair *qp, char *text, size_t siz
 		snprintf(text, size, "queue %u", qp->qid);
 	else if (oldest->nlb)
 		snprintf(text, size, "%s of %u blocks at LBA %llu (queue %u, command %u)",
-			 opcode_name(oldest->opcode), oldest->nlb,
-			 (unsigned long long)oldest->slba, qp->qid,
-			 (unsigned)(oldest - qp->slots));
+			 opcode_name(oldest->opcode), oldest->nlb, (unsigned long long)oldest->slba,
+			 qp->qid, (unsigned)(oldest - qp->slots));
 	else
 		snprintf(text, size, "%s (queue %u, command %u)", opcode_name(oldest->opcode),
 			 qp->qid, (unsigned)(oldest - qp->slots));
@@ -98,15 +97,17 @@ static int fail_qpair(struct vroom_qpair *qp, int err)
 	describe_oldest(qp, command, sizeof(command));
 	vroom_fail(-err, "%s: %s: no completion: %s", qp->ctrlr->address.text, command,
 		   vroom_error() + (strncmp(vroom_error(), qp->ctrlr->address.text,
-					    strlen(qp->ctrlr->address.text)) == 0 ?
-				    strlen(qp->ctrlr->address.text) + 2 : 0));
+					    strlen(qp->ctrlr->address.text)) == 0
+					    ? strlen(qp->ctrlr->address.text) + 2
+					    : 0));
 	qp->error = err;
 	return err;
 }
 
 int vroom_bad_completion(struct vroom_qpair *qp, uint16_t cid)
 {
-	qp->error = vroom_fail(EPROTO, "%s: queue %u: the controller completed command %u, which "
+	qp->error = vroom_fail(EPROTO,
+			       "%s: queue %u: the controller completed command %u, which "
 			       "is not outstanding; it is broken or another program drives it too",
 			       qp->ctrlr->address.text, qp->qid, cid);
 	return vroom_ctrlr_mark_failed(qp->ctrlr, qp->error);
@@ -153,8 +154,10 @@ int vroom_poll_idle(struct vroom_qpair *qp)
 		for (uint32_t cid = 0; cid < qp->depth && !ret; cid++)
 			if (qp->slots[cid].busy &&
 			    (uint8_t)(qp->epoch - qp->slots[cid].epoch) > DEADLINE_TICKS)
-				ret = vroom_fail(ETIMEDOUT, "the deadline of %u ms has passed; the "
-						 "controller is stuck", c->opts.io_timeout_ms);
+				ret = vroom_fail(ETIMEDOUT,
+						 "the deadline of %u ms has passed; the "
+						 "controller is stuck",
+						 c->opts.io_timeout_ms);
 		if (ret)
 			vroom_ctrlr_mark_failed(c, ret);
 	}
@@ -315,7 +318,8 @@ int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 		return 0;
 	}
 	if (io->bytes > qp->max_transfer)
-		return vroom_fail(EINVAL, "%s: a command of %llu bytes is larger than the "
+		return vroom_fail(EINVAL,
+				  "%s: a command of %llu bytes is larger than the "
 				  "controller's limit of %llu and cannot be split",
 				  qp->ctrlr->address.text, (unsigned long long)io->bytes,
 				  (unsigned long long)qp->max_transfer);
@@ -444,7 +448,8 @@ static int create_queues(struct vroom_qpair *qp)
 static int allocate(struct vroom_qpair *qp)
 {
 	struct vroom_ctrlr *c = qp->ctrlr;
-	size_t sq = qp->sq_size * sizeof(struct nvme_sqe), cq = qp->cq_size * sizeof(struct nvme_cqe);
+	size_t sq = qp->sq_size * sizeof(struct nvme_sqe),
+	       cq = qp->cq_size * sizeof(struct nvme_cqe);
 
 	qp->slots = aligned_alloc(64, qp->depth * sizeof(*qp->slots));
 	qp->free_slots = calloc(qp->depth, sizeof(*qp->free_slots));
@@ -452,8 +457,8 @@ static int allocate(struct vroom_qpair *qp)
 	qp->cold->list_pages = calloc(qp->depth, sizeof(*qp->cold->list_pages));
 	qp->sq = vroom_dma_alloc(c, sq, c->page_size);
 	qp->cq = vroom_dma_alloc(c, cq, c->page_size);
-	if (!qp->slots || !qp->free_slots || !qp->cold->bounce || !qp->cold->list_pages || !qp->sq ||
-	    !qp->cq)
+	if (!qp->slots || !qp->free_slots || !qp->cold->bounce || !qp->cold->list_pages ||
+	    !qp->sq || !qp->cq)
 		return vroom_fail(ENOMEM, "%s: no memory for a queue pair of depth %u",
 				  c->address.text, qp->depth);
 	memset(qp->slots, 0, qp->depth * sizeof(*qp->slots));
@@ -520,8 +525,10 @@ int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair
 	qp->cold->next_csts = vroom_now_ms() + CSTS_INTERVAL_MS;
 	qp->qid = (uint16_t)take_qid(c);
 	if (!qp->qid) {
-		ret = vroom_fail(ENOSPC, "%s: all %u I/O queue pairs of the controller are in use; "
-				 "run fewer jobs on it", c->address.text, c->qpairs);
+		ret = vroom_fail(ENOSPC,
+				 "%s: all %u I/O queue pairs of the controller are in use; "
+				 "run fewer jobs on it",
+				 c->address.text, c->qpairs);
 		goto out_release;
 	}
 	ret = allocate(qp);

@@ -9,7 +9,7 @@
 #include "vroom.h" /* VROOM_VERSION: the firmware revision */
 
 #define DEFAULT_TEMPERATURE 343 /* over threshold, kelvin */
-#define TEMPERATURE         310
+#define TEMPERATURE	    310
 
 static void pad(char *field, size_t size, const char *text)
 {
@@ -68,7 +68,8 @@ static uint64_t allocated_blocks(const struct emu_ns *ns)
 	struct stat st;
 	uint64_t bytes = ns->bytes;
 
-	if (ns->kind == EMU_NS_FILE && fstat(ns->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 < bytes)
+	if (ns->kind == EMU_NS_FILE && fstat(ns->fd, &st) == 0 &&
+	    (uint64_t)st.st_blocks * 512 < bytes)
 		bytes = (uint64_t)st.st_blocks * 512;
 	return bytes >> ns->lba_shift;
 }
@@ -82,7 +83,8 @@ static void identify_ns(const struct emu_ns *ns, struct nvme_id_ns *id)
 	id->nsfeat = 0x10; /* npwg and the like are set */
 	id->nlbaf = EMU_LBA_FORMATS - 1;
 	id->flbas = ns->lba_shift == 9 ? 0 : 1;
-	id->dlfeat = ns->kind == EMU_NS_NULL ? 0 : NVME_DLFEAT_READS_ZERO | NVME_DLFEAT_WRITE_ZEROES;
+	id->dlfeat =
+		ns->kind == EMU_NS_NULL ? 0 : NVME_DLFEAT_READS_ZERO | NVME_DLFEAT_WRITE_ZEROES;
 	id->npwg = id->npwa = id->npdg = id->npda = (uint16_t)((4096u >> ns->lba_shift) - 1);
 	memcpy(id->nvmcap, &ns->bytes, sizeof(ns->bytes));
 	id->nsattr = ns->read_only;
@@ -93,8 +95,9 @@ static void identify_ns(const struct emu_ns *ns, struct nvme_id_ns *id)
 
 static void identify_descriptors(const struct emu_ns *ns, uint8_t *out)
 {
-	static const struct { uint8_t type, length; } kinds[] = { { NVME_NIDT_NGUID, 16 },
-								  { NVME_NIDT_UUID, 16 } };
+	static const struct {
+		uint8_t type, length;
+	} kinds[] = { { NVME_NIDT_NGUID, 16 }, { NVME_NIDT_UUID, 16 } };
 
 	for (unsigned i = 0; i < 2; i++) {
 		*out++ = kinds[i].type;
@@ -127,9 +130,7 @@ static uint32_t identify(struct emu *e, const struct nvme_sqe *sqe)
 			return NVME_SC_INVALID_NS | EMU_DNR;
 		identify_ns(ns, &data.ns);
 		break;
-	case NVME_CNS_CTRLR:
-		identify_ctrlr(e, &data.ctrlr);
-		break;
+	case NVME_CNS_CTRLR: identify_ctrlr(e, &data.ctrlr); break;
 	case NVME_CNS_ACTIVE_NS_LIST:
 		if (sqe->nsid >= NVME_NSID_ALL - 1)
 			return NVME_SC_INVALID_NS | EMU_DNR;
@@ -141,19 +142,19 @@ static uint32_t identify(struct emu *e, const struct nvme_sqe *sqe)
 			return NVME_SC_INVALID_NS | EMU_DNR;
 		identify_descriptors(ns, data.bytes);
 		break;
-	default:
-		return NVME_SC_INVALID_FIELD | EMU_DNR;
+	default: return NVME_SC_INVALID_FIELD | EMU_DNR;
 	}
 	return emu_copy_data(e, sqe, &data, sizeof(data), true);
 }
 
-/* --- Get Log Page (5.16) ----------------------------------------------------------------------- */
+/* --- Get Log Page (5.16) -----------------------------------------------------------------------
+ */
 
 static size_t log_supported(uint8_t *out)
 {
-	static const uint8_t pages[] = { NVME_LOG_SUPPORTED_PAGES, NVME_LOG_ERROR, NVME_LOG_SMART,
-					 NVME_LOG_FIRMWARE_SLOT, NVME_LOG_CHANGED_NS,
-					 NVME_LOG_COMMANDS_SUPPORTED };
+	static const uint8_t pages[] = { NVME_LOG_SUPPORTED_PAGES, NVME_LOG_ERROR,
+					 NVME_LOG_SMART,	   NVME_LOG_FIRMWARE_SLOT,
+					 NVME_LOG_CHANGED_NS,	   NVME_LOG_COMMANDS_SUPPORTED };
 
 	for (size_t i = 0; i < sizeof(pages); i++)
 		out[pages[i] * 4] = 1;
@@ -188,13 +189,13 @@ static size_t log_firmware(uint8_t *out)
 
 static size_t log_commands(uint8_t *out)
 {
-	static const uint8_t admin[] = { NVME_ADMIN_DELETE_SQ, NVME_ADMIN_CREATE_SQ,
+	static const uint8_t admin[] = { NVME_ADMIN_DELETE_SQ,	  NVME_ADMIN_CREATE_SQ,
 					 NVME_ADMIN_GET_LOG_PAGE, NVME_ADMIN_DELETE_CQ,
-					 NVME_ADMIN_CREATE_CQ, NVME_ADMIN_IDENTIFY,
-					 NVME_ADMIN_ABORT, NVME_ADMIN_SET_FEATURES,
+					 NVME_ADMIN_CREATE_CQ,	  NVME_ADMIN_IDENTIFY,
+					 NVME_ADMIN_ABORT,	  NVME_ADMIN_SET_FEATURES,
 					 NVME_ADMIN_GET_FEATURES, NVME_ADMIN_ASYNC_EVENT,
 					 NVME_ADMIN_FORMAT_NVM };
-	static const uint8_t io[] = { NVME_CMD_FLUSH, NVME_CMD_WRITE, NVME_CMD_READ,
+	static const uint8_t io[] = { NVME_CMD_FLUSH,	NVME_CMD_WRITE,	       NVME_CMD_READ,
 				      NVME_CMD_COMPARE, NVME_CMD_WRITE_ZEROES, NVME_CMD_DSM,
 				      NVME_CMD_VERIFY };
 	uint32_t *effects = (void *)out;
@@ -221,9 +222,7 @@ static uint32_t get_log_page(struct emu *e, const struct nvme_sqe *sqe)
 
 	_Static_assert(sizeof(data) >= 4096, "the largest page");
 	switch (sqe->cdw10 & 0xff) {
-	case NVME_LOG_SUPPORTED_PAGES:
-		size = log_supported(data);
-		break;
+	case NVME_LOG_SUPPORTED_PAGES: size = log_supported(data); break;
 	case NVME_LOG_ERROR:
 		size = sizeof(e->errors);
 		memcpy(data, e->errors, size);
@@ -233,17 +232,12 @@ static uint32_t get_log_page(struct emu *e, const struct nvme_sqe *sqe)
 			return NVME_SC_INVALID_NS | EMU_DNR; /* LPA bit 0: not by namespace */
 		size = log_smart(e, data);
 		break;
-	case NVME_LOG_FIRMWARE_SLOT:
-		size = log_firmware(data);
-		break;
+	case NVME_LOG_FIRMWARE_SLOT: size = log_firmware(data); break;
 	case NVME_LOG_CHANGED_NS:
 		size = 4096; /* none ever changes */
 		break;
-	case NVME_LOG_COMMANDS_SUPPORTED:
-		size = log_commands(data);
-		break;
-	default:
-		return NVME_SC_INVALID_LOG_PAGE | EMU_DNR;
+	case NVME_LOG_COMMANDS_SUPPORTED: size = log_commands(data); break;
+	default: return NVME_SC_INVALID_LOG_PAGE | EMU_DNR;
 	}
 	if (offset > size || (offset & 3))
 		return NVME_SC_INVALID_FIELD | EMU_DNR;
@@ -259,7 +253,8 @@ static uint32_t get_log_page(struct emu *e, const struct nvme_sqe *sqe)
 	return status;
 }
 
-/* --- features (5.15, 5.27) ------------------------------------------------------------------------ */
+/* --- features (5.15, 5.27)
+ * ------------------------------------------------------------------------ */
 
 static bool feature_known(uint8_t fid)
 {
@@ -269,16 +264,11 @@ static bool feature_known(uint8_t fid)
 static uint32_t feature_default(const struct emu *e, uint8_t fid)
 {
 	switch (fid) {
-	case NVME_FEAT_ARBITRATION:
-		return 7; /* no limit on the burst */
-	case NVME_FEAT_TEMPERATURE_THRESHOLD:
-		return DEFAULT_TEMPERATURE;
-	case NVME_FEAT_VOLATILE_WRITE_CACHE:
-		return e->opts.vwc;
-	case NVME_FEAT_NUMBER_OF_QUEUES:
-		return (e->opts.queues - 1) << 16 | (e->opts.queues - 1);
-	default:
-		return 0;
+	case NVME_FEAT_ARBITRATION: return 7; /* no limit on the burst */
+	case NVME_FEAT_TEMPERATURE_THRESHOLD: return DEFAULT_TEMPERATURE;
+	case NVME_FEAT_VOLATILE_WRITE_CACHE: return e->opts.vwc;
+	case NVME_FEAT_NUMBER_OF_QUEUES: return (e->opts.queues - 1) << 16 | (e->opts.queues - 1);
+	default: return 0;
 	}
 }
 
@@ -325,8 +315,7 @@ static uint32_t set_features(struct emu *e, const struct nvme_sqe *sqe, uint32_t
 	if (sqe->cdw10 & NVME_FEAT_SAVE)
 		return NVME_SC_FEATURE_NOT_SAVEABLE | EMU_DNR;
 	switch (fid) {
-	case NVME_FEAT_NUMBER_OF_QUEUES:
-		return set_number_of_queues(e, sqe->cdw11, result);
+	case NVME_FEAT_NUMBER_OF_QUEUES: return set_number_of_queues(e, sqe->cdw11, result);
 	case NVME_FEAT_POWER_MANAGEMENT:
 		if (sqe->cdw11 & 0x1f) /* NPSS is 0: one power state */
 			return NVME_SC_INVALID_FIELD | EMU_DNR;
@@ -345,14 +334,14 @@ static uint32_t set_features(struct emu *e, const struct nvme_sqe *sqe, uint32_t
 				emu_ns_flush(&e->opts.ns[i]);
 		e->features[fid] = sqe->cdw11 & 1;
 		return 0;
-	default:
-		break;
+	default: break;
 	}
 	e->features[fid] = sqe->cdw11;
 	return 0;
 }
 
-/* --- queues (5.4 to 5.7) ------------------------------------------------------------------------------ */
+/* --- queues (5.4 to 5.7)
+ * ------------------------------------------------------------------------------ */
 
 /* Checks that a queue of SIZE entries of ENTRY bytes lies in one mapping. */
 static void *queue_memory(struct emu *e, const struct nvme_sqe *sqe, uint32_t size, size_t entry,
@@ -389,8 +378,11 @@ static uint32_t create_cq(struct emu *e, const struct nvme_sqe *sqe)
 	mem = queue_memory(e, sqe, size, sizeof(*mem), true, &status);
 	if (status)
 		return status;
-	e->cq[qid] = (struct emu_cq){ .entries = mem, .size = size, .id = (uint16_t)qid,
-				      .vector = vector, .phase = 1,
+	e->cq[qid] = (struct emu_cq){ .entries = mem,
+				      .size = size,
+				      .id = (uint16_t)qid,
+				      .vector = vector,
+				      .phase = 1,
 				      .interrupts = sqe->cdw11 & NVME_CREATE_IEN };
 	e->nr_cqs++;
 	emu_doorbell_clear(e, qid, true);
@@ -412,8 +404,9 @@ static uint32_t create_sq(struct emu *e, const struct nvme_sqe *sqe)
 	mem = queue_memory(e, sqe, size, sizeof(*mem), false, &status);
 	if (status)
 		return status;
-	e->sq[qid] = (struct emu_sq){ .entries = mem, .cq = &e->cq[cqid], .size = size,
-				      .id = (uint16_t)qid };
+	e->sq[qid] = (struct emu_sq){
+		.entries = mem, .cq = &e->cq[cqid], .size = size, .id = (uint16_t)qid
+	};
 	e->cq[cqid].users++;
 	emu_doorbell_clear(e, qid, false);
 	e->active[e->nr_active++] = &e->sq[qid];
@@ -451,7 +444,8 @@ static uint32_t delete_cq(struct emu *e, const struct nvme_sqe *sqe)
 	return 0;
 }
 
-/* --- the others ---------------------------------------------------------------------------------------- */
+/* --- the others
+ * ---------------------------------------------------------------------------------------- */
 
 /* Abort (5.1): only commands that wait for their time can still be caught. */
 static uint32_t abort_command(struct emu *e, const struct nvme_sqe *sqe, uint32_t *result)
@@ -499,28 +493,17 @@ uint32_t emu_admin(struct emu *e, const struct nvme_sqe *sqe, uint32_t *result)
 	if (sqe->flags & NVME_SQE_FUSE_MASK)
 		return NVME_SC_INVALID_FIELD | EMU_DNR;
 	switch (sqe->opcode) {
-	case NVME_ADMIN_DELETE_SQ:
-		return delete_sq(e, sqe);
-	case NVME_ADMIN_CREATE_SQ:
-		return create_sq(e, sqe);
-	case NVME_ADMIN_GET_LOG_PAGE:
-		return get_log_page(e, sqe);
-	case NVME_ADMIN_DELETE_CQ:
-		return delete_cq(e, sqe);
-	case NVME_ADMIN_CREATE_CQ:
-		return create_cq(e, sqe);
-	case NVME_ADMIN_IDENTIFY:
-		return identify(e, sqe);
-	case NVME_ADMIN_ABORT:
-		return abort_command(e, sqe, result);
-	case NVME_ADMIN_SET_FEATURES:
-		return set_features(e, sqe, result);
-	case NVME_ADMIN_GET_FEATURES:
-		return get_features(e, sqe, result);
-	case NVME_ADMIN_ASYNC_EVENT:
-		return async_event_request(e, sqe);
-	case NVME_ADMIN_FORMAT_NVM:
-		return format_nvm(e, sqe);
+	case NVME_ADMIN_DELETE_SQ: return delete_sq(e, sqe);
+	case NVME_ADMIN_CREATE_SQ: return create_sq(e, sqe);
+	case NVME_ADMIN_GET_LOG_PAGE: return get_log_page(e, sqe);
+	case NVME_ADMIN_DELETE_CQ: return delete_cq(e, sqe);
+	case NVME_ADMIN_CREATE_CQ: return create_cq(e, sqe);
+	case NVME_ADMIN_IDENTIFY: return identify(e, sqe);
+	case NVME_ADMIN_ABORT: return abort_command(e, sqe, result);
+	case NVME_ADMIN_SET_FEATURES: return set_features(e, sqe, result);
+	case NVME_ADMIN_GET_FEATURES: return get_features(e, sqe, result);
+	case NVME_ADMIN_ASYNC_EVENT: return async_event_request(e, sqe);
+	case NVME_ADMIN_FORMAT_NVM: return format_nvm(e, sqe);
 	default: /* Keep Alive among them: KAS is 0 (Base 3.1.2.1.1) */
 		return NVME_SC_INVALID_OPCODE | EMU_DNR;
 	}

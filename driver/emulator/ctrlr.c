@@ -123,7 +123,8 @@ static void enable(struct emu *e)
 		emu_fatal(e);
 		return;
 	}
-	e->cq[0] = (struct emu_cq){ .entries = cq, .size = cq_size, .phase = 1, .interrupts = true };
+	e->cq[0] =
+		(struct emu_cq){ .entries = cq, .size = cq_size, .phase = 1, .interrupts = true };
 	e->sq[0] = (struct emu_sq){ .entries = sq, .cq = &e->cq[0], .size = sq_size };
 	e->csts = 1u << NVME_CSTS_RDY_SHIFT;
 }
@@ -265,24 +266,18 @@ static void log_error(struct emu *e, const struct emu_sq *sq, const struct nvme_
 	};
 }
 
-/* --- the loop ----------------------------------------------------------------------------------- */
+/* --- the loop -----------------------------------------------------------------------------------
+ */
 
 /* A fault that was asked for is due at this command. False: the command is not executed. */
 static bool inject(struct emu *e, struct nvme_sqe *sqe)
 {
 	switch (e->opts.fault) {
-	case EMU_FAULT_DROP:
-		return false;
-	case EMU_FAULT_FATAL:
-		emu_fatal(e);
-		return false;
-	case EMU_FAULT_EXIT:
-		_exit(3);
-	case EMU_FAULT_CID:
-		sqe->cid ^= 0x7000;
-		return true;
-	default:
-		return true;
+	case EMU_FAULT_DROP: return false;
+	case EMU_FAULT_FATAL: emu_fatal(e); return false;
+	case EMU_FAULT_EXIT: _exit(3);
+	case EMU_FAULT_CID: sqe->cid ^= 0x7000; return true;
+	default: return true;
 	}
 }
 
@@ -303,10 +298,13 @@ static void execute(struct emu *e, struct emu_sq *sq, const struct nvme_sqe *sqe
 	cqe.sqhd = (uint16_t)sq->head;
 	if (sq->id && emu_timing_on(&e->opts.timing)) {
 		bool write = sqe->opcode != NVME_CMD_READ;
-		uint64_t bytes = sqe->opcode == NVME_CMD_READ || sqe->opcode == NVME_CMD_WRITE ?
-			((sqe->cdw12 & 0xffffull) + 1) << e->opts.ns[sqe->nsid - 1].lba_shift : 0;
+		uint64_t bytes = sqe->opcode == NVME_CMD_READ || sqe->opcode == NVME_CMD_WRITE
+					 ? ((sqe->cdw12 & 0xffffull) + 1)
+						   << e->opts.ns[sqe->nsid - 1].lba_shift
+					 : 0;
 		struct emu_pending p = { .due_ns = emu_timing_due(e, write, bytes, emu_now_ns()),
-					 .sq = sq, .cqe = cqe };
+					 .sq = sq,
+					 .cqe = cqe };
 
 		if (!status && emu_pending_push(e, &p) == 0)
 			return;
@@ -340,7 +338,8 @@ static bool process(struct emu *e, struct emu_sq *sq)
 		__builtin_prefetch(&sq->entries[(sq->head + 4) % sq->size]);
 		if (++sq->head == sq->size)
 			sq->head = 0;
-		if (sq->id && e->opts.fault && ++e->commands == e->opts.fault_at && !inject(e, &sqe))
+		if (sq->id && e->opts.fault && ++e->commands == e->opts.fault_at &&
+		    !inject(e, &sqe))
 			continue;
 		execute(e, sq, &sqe);
 	}

@@ -18,21 +18,21 @@
 
 #include "vroom_nvme.h"
 
-#define EMU_MAX_NS      16
-#define EMU_MAX_QUEUES  256
-#define EMU_MAX_REGIONS 256
+#define EMU_MAX_NS	  16
+#define EMU_MAX_QUEUES	  256
+#define EMU_MAX_REGIONS	  256
 #define EMU_ADMIN_ENTRIES 4096
-#define EMU_ERROR_LOG   64
-#define EMU_AER_LIMIT   4
-#define EMU_LBA_FORMATS 2 /* 512 and 4096 bytes */
+#define EMU_ERROR_LOG	  64
+#define EMU_AER_LIMIT	  4
+#define EMU_LBA_FORMATS	  2 /* 512 and 4096 bytes */
 
 enum emu_ns_kind { EMU_NS_FILE, EMU_NS_MEMORY, EMU_NS_NULL };
 
 struct emu_ns {
 	enum emu_ns_kind kind;
-	int fd;              /* file */
+	int fd; /* file */
 	char path[PATH_MAX];
-	uint8_t *memory;     /* memory: zero where deallocated */
+	uint8_t *memory; /* memory: zero where deallocated */
 	uint64_t bytes;
 	uint64_t blocks;
 	uint8_t lba_shift;
@@ -44,34 +44,34 @@ struct emu_ns {
 struct emu_timing {
 	uint64_t read_latency_ns;
 	uint64_t write_latency_ns;
-	unsigned channels;        /* commands served at the same time; 0: any number */
-	double read_iops;         /* caps; 0: none */
+	unsigned channels; /* commands served at the same time; 0: any number */
+	double read_iops;  /* caps; 0: none */
 	double write_iops;
-	double read_bandwidth;    /* bytes a second */
+	double read_bandwidth; /* bytes a second */
 	double write_bandwidth;
 };
 
 enum emu_fault_kind {
 	EMU_FAULT_NONE,
-	EMU_FAULT_DROP,    /* command N never completes */
-	EMU_FAULT_FATAL,   /* at command N: CSTS.CFS, and silence */
-	EMU_FAULT_EXIT,    /* at command N: the process ends */
-	EMU_FAULT_CID,     /* command N completes with a wrong identifier */
-	EMU_FAULT_ERROR,   /* LBA N cannot be read: Unrecovered Read Error */
+	EMU_FAULT_DROP,	 /* command N never completes */
+	EMU_FAULT_FATAL, /* at command N: CSTS.CFS, and silence */
+	EMU_FAULT_EXIT,	 /* at command N: the process ends */
+	EMU_FAULT_CID,	 /* command N completes with a wrong identifier */
+	EMU_FAULT_ERROR, /* LBA N cannot be read: Unrecovered Read Error */
 };
 
 struct emu_options {
 	const char *socket_path; /* listen here, or */
-	int socket_fd;           /* serve this connected socket and end with it; -1: none */
-	int report_fd;           /* where a failure to start is said; -1: standard error */
-	uint64_t extend;         /* a file that is shorter is made this long */
-	uint64_t mdts;           /* bytes, 4096 * 2^n; 0: no limit */
-	unsigned queues;         /* I/O queue pairs */
-	unsigned queue_entries;  /* CAP.MQES + 1 */
+	int socket_fd;		 /* serve this connected socket and end with it; -1: none */
+	int report_fd;		 /* where a failure to start is said; -1: standard error */
+	uint64_t extend;	 /* a file that is shorter is made this long */
+	uint64_t mdts;		 /* bytes, 4096 * 2^n; 0: no limit */
+	unsigned queues;	 /* I/O queue pairs */
+	unsigned queue_entries;	 /* CAP.MQES + 1 */
 	unsigned dstrd;
 	unsigned mpsmin;
-	bool mmap;               /* doorbells may be mapped */
-	bool vwc;                /* volatile write cache */
+	bool mmap; /* doorbells may be mapped */
+	bool vwc;  /* volatile write cache */
 	const char *serial;
 	struct emu_timing timing;
 	enum emu_fault_kind fault;
@@ -131,14 +131,14 @@ struct emu {
 	struct emu_cq cq[EMU_MAX_QUEUES + 1];
 	struct emu_sq *active[EMU_MAX_QUEUES + 1];
 	unsigned nr_active, nr_cqs;
-	bool frozen;  /* fatal status: nothing is processed until a reset */
+	bool frozen; /* fatal status: nothing is processed until a reset */
 	/* client memory */
 	struct emu_region region[EMU_MAX_REGIONS];
 	unsigned nr_regions;
 	struct emu_region *last_region;
 	struct iovec *iov; /* of the command at hand */
 	unsigned max_iov;
-	void *scratch;     /* for compare and verify */
+	void *scratch; /* for compare and verify */
 	size_t scratch_bytes;
 	/* admin state */
 	uint16_t aer_cid[EMU_AER_LIMIT];
@@ -151,14 +151,14 @@ struct emu {
 	unsigned nr_pending, max_pending;
 	uint64_t *channel_free_ns;
 	double next_slot_ns[2], next_byte_ns[2]; /* read, write */
-	uint64_t commands; /* I/O commands fetched */
-	int irq_fd[EMU_MAX_QUEUES + 1]; /* by vector; -1: none */
+	uint64_t commands;			 /* I/O commands fetched */
+	int irq_fd[EMU_MAX_QUEUES + 1];		 /* by vector; -1: none */
 	unsigned nr_irqs;
 };
 
 /* A command was not executed now: its completion comes later, or never. */
 #define EMU_NO_COMPLETION UINT32_MAX
-#define EMU_DNR (1u << 14) /* in status fields without the phase tag: bit 15 of the word */
+#define EMU_DNR		  (1u << 14) /* in status fields without the phase tag: bit 15 of the word */
 
 /* server.c: serves until done. Returns the process' exit status. */
 int emu_run(struct emu_options *opts);

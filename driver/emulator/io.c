@@ -89,8 +89,8 @@ static uint32_t read_write(struct emu *e, struct emu_ns *ns, const struct nvme_s
 static uint32_t write_zeroes(struct emu *e, struct emu_ns *ns, const struct nvme_sqe *sqe)
 {
 	uint64_t nlb = (sqe->cdw12 & NVME_RW_NLB_MASK) + 1, offset, bytes;
-	uint32_t status = check_range(ns, (uint64_t)sqe->cdw11 << 32 | sqe->cdw10, nlb, &offset,
-				      &bytes);
+	uint32_t status =
+		check_range(ns, (uint64_t)sqe->cdw11 << 32 | sqe->cdw10, nlb, &offset, &bytes);
 
 	if (!status && ns->read_only)
 		status = NVME_SC_NS_WRITE_PROTECTED | EMU_DNR;
@@ -112,8 +112,8 @@ static uint32_t verify(struct emu *e, struct emu_ns *ns, const struct nvme_sqe *
 		return status;
 	if (e->opts.mdts && bytes > e->opts.mdts)
 		return NVME_SC_INVALID_FIELD | EMU_DNR;
-	return is_bad_lba(e, slba, nlb) ? NVME_SC_UNRECOVERED_READ :
-					  read_scratch(e, ns, offset, bytes);
+	return is_bad_lba(e, slba, nlb) ? NVME_SC_UNRECOVERED_READ
+					: read_scratch(e, ns, offset, bytes);
 }
 
 /* Dataset Management: all ranges are checked before any is touched (NVM 3.2.3). */
@@ -162,10 +162,8 @@ uint32_t emu_io(struct emu *e, const struct nvme_sqe *sqe)
 	case NVME_CMD_COMPARE:
 	case NVME_CMD_WRITE_ZEROES:
 	case NVME_CMD_DSM:
-	case NVME_CMD_VERIFY:
-		break;
-	default:
-		return NVME_SC_INVALID_OPCODE | EMU_DNR;
+	case NVME_CMD_VERIFY: break;
+	default: return NVME_SC_INVALID_OPCODE | EMU_DNR;
 	}
 	if (sqe->flags & NVME_SQE_FUSE_MASK)
 		return NVME_SC_INVALID_FIELD | EMU_DNR; /* FUSES is 0: no fused operations */
@@ -175,13 +173,9 @@ uint32_t emu_io(struct emu *e, const struct nvme_sqe *sqe)
 	if (!ns)
 		return NVME_SC_INVALID_NS | EMU_DNR;
 	switch (sqe->opcode) {
-	case NVME_CMD_WRITE_ZEROES:
-		return write_zeroes(e, ns, sqe);
-	case NVME_CMD_DSM:
-		return dataset_management(e, ns, sqe);
-	case NVME_CMD_VERIFY:
-		return verify(e, ns, sqe);
-	default:
-		return read_write(e, ns, sqe);
+	case NVME_CMD_WRITE_ZEROES: return write_zeroes(e, ns, sqe);
+	case NVME_CMD_DSM: return dataset_management(e, ns, sqe);
+	case NVME_CMD_VERIFY: return verify(e, ns, sqe);
+	default: return read_write(e, ns, sqe);
 	}
 }

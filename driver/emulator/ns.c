@@ -81,9 +81,10 @@ static int open_file(struct emu_ns *ns, uint64_t extend, char *error, size_t siz
 			return fail(error, size, "%s: %s", ns->path, strerror(err));
 	}
 	if (ns->fd < 0)
-		return fail(error, size, errno == ENOENT && !extend ?
-			    "%s: %s; give size= to create it" : "%s: %s", ns->path,
-			    strerror(errno));
+		return fail(error, size,
+			    errno == ENOENT && !extend ? "%s: %s; give size= to create it"
+						       : "%s: %s",
+			    ns->path, strerror(errno));
 	if (fstat(ns->fd, &st) != 0)
 		return fail(error, size, "%s: %s", ns->path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
@@ -92,8 +93,10 @@ static int open_file(struct emu_ns *ns, uint64_t extend, char *error, size_t siz
 		return -1;
 	if ((uint64_t)st.st_size < extend) {
 		if (ns->read_only)
-			return fail(error, size, "%s: is read-only and shorter than the %llu bytes "
-				    "asked for", ns->path, (unsigned long long)extend);
+			return fail(error, size,
+				    "%s: is read-only and shorter than the %llu bytes "
+				    "asked for",
+				    ns->path, (unsigned long long)extend);
 		if (ftruncate(ns->fd, (off_t)extend) != 0)
 			return fail(error, size, "%s: cannot extend it to %llu bytes: %s", ns->path,
 				    (unsigned long long)extend, strerror(errno));
@@ -188,15 +191,18 @@ int emu_ns_open(struct emu_ns *ns, const char *spec, uint64_t extend, char *erro
 		} else if (strncmp(copy, "null", 4) == 0 && (!value || value == copy + 4)) {
 			ns->kind = EMU_NS_NULL;
 		} else {
-			return fail(error, size, "%s: namespaces are file=PATH, mem=SIZE or "
-				    "null=SIZE", spec);
+			return fail(error, size,
+				    "%s: namespaces are file=PATH, mem=SIZE or "
+				    "null=SIZE",
+				    spec);
 		}
 		snprintf(ns->path, sizeof(ns->path), "%s", spec);
 	}
 	ns->blocks = ns->bytes >> ns->lba_shift;
 	if (!ns->blocks)
-		return fail(error, size, "%s: is smaller than one block of %u bytes; give size=",
-			    ns->path, 1u << ns->lba_shift);
+		return fail(error, size,
+			    "%s: is smaller than one block of %u bytes; give size=", ns->path,
+			    1u << ns->lba_shift);
 	if (ns->kind == EMU_NS_MEMORY) {
 		ns->memory = mmap(NULL, ns->bytes, PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -214,12 +220,9 @@ static uint32_t status_of(int err, uint32_t otherwise)
 	switch (err) {
 	case ENOSPC:
 	case EDQUOT:
-	case EFBIG:
-		return NVME_SC_CAPACITY_EXCEEDED;
-	case EROFS:
-		return NVME_SC_NS_WRITE_PROTECTED;
-	default:
-		return otherwise;
+	case EFBIG: return NVME_SC_CAPACITY_EXCEEDED;
+	case EROFS: return NVME_SC_NS_WRITE_PROTECTED;
+	default: return otherwise;
 	}
 }
 
@@ -231,8 +234,8 @@ static uint32_t move_file(struct emu_ns *ns, struct iovec *iov, unsigned count, 
 
 	while (count) {
 		int use = count < IOV_MAX ? (int)count : IOV_MAX;
-		ssize_t n = write ? pwritev2(ns->fd, iov, use, (off_t)offset, flags) :
-				    preadv(ns->fd, iov, use, (off_t)offset);
+		ssize_t n = write ? pwritev2(ns->fd, iov, use, (off_t)offset, flags)
+				  : preadv(ns->fd, iov, use, (off_t)offset);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -245,7 +248,7 @@ static uint32_t move_file(struct emu_ns *ns, struct iovec *iov, unsigned count, 
 			count--;
 		}
 		if (n) {
-			iov->iov_base = (char *)iov->iov_base + n;
+			iov->iov_base = (char *)iov->iov_base + n; // NOLINT: count says so
 			iov->iov_len -= (size_t)n;
 		}
 	}

@@ -34,17 +34,18 @@
 /* Idle time after which it is worth sleeping. */
 #define IDLE_NS 1000000u
 /* Rounds with work between two looks at the socket. */
-#define BUSY_ROUNDS 256
-#define SLEEP_MAX_MS        4    /* for clients that do not wake us */
+#define BUSY_ROUNDS	    256
+#define SLEEP_MAX_MS	    4	 /* for clients that do not wake us */
 #define SLEEP_MAX_WAKING_MS 1000 /* for those that do */
 
 struct server {
 	struct emu e;
-	int listener;   /* -1: serving a given socket */
-	int client;     /* -1: none */
+	int listener; /* -1: serving a given socket */
+	int client;   /* -1: none */
 	int wake_fd;
 	bool client_wakes;
 	bool membarrier;
+	sigset_t unblocked; /* the signal mask while waiting */
 	/* A message as it comes in. */
 	union {
 		struct vfio_user_header header;
@@ -79,7 +80,8 @@ static int complain(const struct emu_options *o, const char *format, ...)
 	return 1;
 }
 
-/* --- PCI configuration space (PCIe transport 3.8) ---------------------------------------------- */
+/* --- PCI configuration space (PCIe transport 3.8) ----------------------------------------------
+ */
 
 #define BAR4_BYTES 8192 /* MSI-X table, then its pending bits; the client's to emulate */
 
@@ -91,34 +93,34 @@ static void put(uint8_t *at, uint32_t value, unsigned width)
 static void config_init(struct server *s)
 {
 	uint8_t *c = s->config, *m = s->config_mask;
-	uint32_t bar0_mask = (uint32_t)~(s->e.bar0_bytes - 1);
+	uint32_t bar0_mask = (uint32_t) ~(s->e.bar0_bytes - 1);
 
 	memset(c, 0, sizeof(s->config));
 	memset(m, 0, sizeof(s->config_mask));
-	put(c + 0x00, 0x5652, 2);     /* vendor and device: nobody's */
+	put(c + 0x00, 0x5652, 2); /* vendor and device: nobody's */
 	put(c + 0x02, 0x0001, 2);
-	put(m + 0x04, 0x0546, 2);     /* command: memory, bus master, parity, SERR, INTx */
-	put(c + 0x06, 0x0010, 2);     /* status: capability list */
+	put(m + 0x04, 0x0546, 2);	     /* command: memory, bus master, parity, SERR, INTx */
+	put(c + 0x06, 0x0010, 2);	     /* status: capability list */
 	put(c + 0x08, 0x010802 << 8 | 1, 4); /* class code, revision */
-	put(c + 0x10, 0x4, 4);        /* BAR0: 64-bit memory */
+	put(c + 0x10, 0x4, 4);		     /* BAR0: 64-bit memory */
 	put(m + 0x10, bar0_mask, 4);
 	put(m + 0x14, 0xffffffff, 4);
-	put(m + 0x20, (uint32_t)~(BAR4_BYTES - 1), 4); /* BAR4: 32-bit memory */
+	put(m + 0x20, (uint32_t) ~(BAR4_BYTES - 1), 4); /* BAR4: 32-bit memory */
 	put(c + 0x2c, 0x5652, 2);
 	put(c + 0x2e, 0x0001, 2);
-	put(c + 0x34, 0x40, 1);       /* first capability */
-	put(m + 0x3c, 0xff, 1);       /* interrupt line */
-	put(c + 0x3d, 1, 1);          /* INTA */
-	put(c + 0x40, 0x5001, 2);     /* power management, next at 50h */
+	put(c + 0x34, 0x40, 1);	  /* first capability */
+	put(m + 0x3c, 0xff, 1);	  /* interrupt line */
+	put(c + 0x3d, 1, 1);	  /* INTA */
+	put(c + 0x40, 0x5001, 2); /* power management, next at 50h */
 	put(c + 0x42, 0x0003, 2);
-	put(c + 0x44, 0x0008, 2);     /* D0, no soft reset */
+	put(c + 0x44, 0x0008, 2); /* D0, no soft reset */
 	put(m + 0x44, 0x0003, 2);
-	put(c + 0x50, 0x6011, 2);     /* MSI-X, next at 60h */
+	put(c + 0x50, 0x6011, 2);	    /* MSI-X, next at 60h */
 	put(c + 0x52, s->e.opts.queues, 2); /* table size, 0-based */
 	put(m + 0x52, 0xc000, 2);
-	put(c + 0x54, 0x4, 4);        /* table in BAR4 */
+	put(c + 0x54, 0x4, 4);		/* table in BAR4 */
 	put(c + 0x58, 0x1000 | 0x4, 4); /* pending bits there as well */
-	put(c + 0x60, 0x0010, 2);     /* PCI Express endpoint, the last one */
+	put(c + 0x60, 0x0010, 2);	/* PCI Express endpoint, the last one */
 	put(c + 0x62, 0x0002, 2);
 	put(c + 0x64, 0x10008000, 4); /* role-based errors, function-level reset */
 }
@@ -141,7 +143,8 @@ static void config_access(struct server *s, bool write, uint64_t offset, uint8_t
 	}
 }
 
-/* --- messages -------------------------------------------------------------------------------------- */
+/* --- messages
+ * -------------------------------------------------------------------------------------- */
 
 /* Sends a reply of BYTES at PAYLOAD with FDS; ERR is a positive errno or 0. */
 static int reply(struct server *s, const void *payload, size_t bytes, const int *fds,
@@ -208,7 +211,8 @@ static int on_version(struct server *s, const struct vfio_user_version *v, size_
 	if (bytes < sizeof(*v) || v->major != VFIO_USER_MAJOR)
 		ret = -EPROTO; /* the specification's answer is to hang up */
 	else
-		ret = reply(s, &out, sizeof(out.version) + strlen(out.version.json) + 1, NULL, 0, 0);
+		ret = reply(s, &out, sizeof(out.version) + strlen(out.version.json) + 1, NULL, 0,
+			    0);
 	json_object_put(ours);
 	json_object_put(root);
 	return ret;
@@ -218,9 +222,8 @@ static int on_dma_map(struct server *s, const struct vfio_user_dma_map *m, size_
 {
 	if (bytes < sizeof(*m))
 		return reply_error(s, EINVAL);
-	return reply_error(s, -emu_memory_map(&s->e, m->addr, m->size,
-					      s->nr_fds ? s->fds[0] : -1, m->offset,
-					      m->flags & VFIO_USER_DMA_WRITEABLE));
+	return reply_error(s, -emu_memory_map(&s->e, m->addr, m->size, s->nr_fds ? s->fds[0] : -1,
+					      m->offset, m->flags & VFIO_USER_DMA_WRITEABLE));
 }
 
 static int on_dma_unmap(struct server *s, const struct vfio_user_dma_unmap *m, size_t bytes)
@@ -298,7 +301,8 @@ static int on_region_io_fds(struct server *s, const struct vfio_user_region_io_f
 	struct {
 		uint32_t argsz, flags, index, count;
 		struct vfio_user_ioeventfd fd;
-	} out = { .argsz = sizeof(out), .count = 1,
+	} out = { .argsz = sizeof(out),
+		  .count = 1,
 		  .fd = { .offset = NVME_REG_DOORBELLS,
 			  .size = s->e.sleep_word_offset - NVME_REG_DOORBELLS } };
 
@@ -397,10 +401,8 @@ static int on_region_access(struct server *s, bool write, struct vfio_user_regio
 			memcpy(out.access.data, &value, a->count);
 		}
 		break;
-	case VFIO_PCI_BAR4_REGION_INDEX:
-		break; /* the client emulates MSI-X; reads as zero */
-	default:
-		return reply_error(s, EINVAL);
+	case VFIO_PCI_BAR4_REGION_INDEX: break; /* the client emulates MSI-X; reads as zero */
+	default: return reply_error(s, EINVAL);
 	}
 	return reply(s, &out, sizeof(*a) + (write ? 0 : a->count), NULL, 0, 0);
 }
@@ -414,31 +416,20 @@ static int dispatch(struct server *s)
 	if ((s->in.header.flags & VFIO_USER_FLAG_TYPE_MASK) != 0)
 		return 0; /* a reply: we never ask */
 	switch (s->in.header.command) {
-	case VFIO_USER_VERSION:
-		return on_version(s, payload, bytes);
-	case VFIO_USER_DMA_MAP:
-		return on_dma_map(s, payload, bytes);
-	case VFIO_USER_DMA_UNMAP:
-		return on_dma_unmap(s, payload, bytes);
-	case VFIO_USER_DEVICE_GET_INFO:
-		return on_get_info(s);
-	case VFIO_USER_DEVICE_GET_REGION_INFO:
-		return on_region_info(s, payload, bytes);
-	case VFIO_USER_DEVICE_GET_REGION_IO_FDS:
-		return on_region_io_fds(s, payload, bytes);
-	case VFIO_USER_DEVICE_GET_IRQ_INFO:
-		return on_irq_info(s, payload, bytes);
-	case VFIO_USER_DEVICE_SET_IRQS:
-		return on_set_irqs(s, payload, bytes);
+	case VFIO_USER_VERSION: return on_version(s, payload, bytes);
+	case VFIO_USER_DMA_MAP: return on_dma_map(s, payload, bytes);
+	case VFIO_USER_DMA_UNMAP: return on_dma_unmap(s, payload, bytes);
+	case VFIO_USER_DEVICE_GET_INFO: return on_get_info(s);
+	case VFIO_USER_DEVICE_GET_REGION_INFO: return on_region_info(s, payload, bytes);
+	case VFIO_USER_DEVICE_GET_REGION_IO_FDS: return on_region_io_fds(s, payload, bytes);
+	case VFIO_USER_DEVICE_GET_IRQ_INFO: return on_irq_info(s, payload, bytes);
+	case VFIO_USER_DEVICE_SET_IRQS: return on_set_irqs(s, payload, bytes);
 	case VFIO_USER_REGION_READ:
 	case VFIO_USER_REGION_WRITE:
 		return on_region_access(s, s->in.header.command == VFIO_USER_REGION_WRITE, payload,
 					bytes);
-	case VFIO_USER_DEVICE_RESET:
-		emu_ctrlr_reset(&s->e);
-		return reply_error(s, 0);
-	default:
-		return reply_error(s, ENOTSUP);
+	case VFIO_USER_DEVICE_RESET: emu_ctrlr_reset(&s->e); return reply_error(s, 0);
+	default: return reply_error(s, ENOTSUP);
 	}
 }
 
@@ -451,11 +442,13 @@ static void drop_fds(struct server *s)
 /* Takes what the socket holds. 1: something came, 0: nothing there, negative: hang up. */
 static int receive(struct server *s)
 {
-	size_t want = s->received < sizeof(s->in.header) ? sizeof(s->in.header) :
-							   s->in.header.msg_size;
+	size_t want =
+		s->received < sizeof(s->in.header) ? sizeof(s->in.header) : s->in.header.msg_size;
 	char control[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)];
 	struct iovec iov = { .iov_base = s->in.bytes + s->received, .iov_len = want - s->received };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
 			      .msg_controllen = sizeof(control) };
 	ssize_t n = recvmsg(s->client, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
@@ -479,8 +472,7 @@ static int receive(struct server *s)
 	s->received += (size_t)n;
 	if (s->received < sizeof(s->in.header))
 		return 1;
-	if (s->in.header.msg_size < sizeof(s->in.header) ||
-	    s->in.header.msg_size > sizeof(s->in))
+	if (s->in.header.msg_size < sizeof(s->in.header) || s->in.header.msg_size > sizeof(s->in))
 		return -EMSGSIZE;
 	if (s->received == s->in.header.msg_size) {
 		int ret = dispatch(s);
@@ -493,7 +485,8 @@ static int receive(struct server *s)
 	return 1;
 }
 
-/* --- serving --------------------------------------------------------------------------------------- */
+/* --- serving
+ * --------------------------------------------------------------------------------------- */
 
 static void hang_up(struct server *s)
 {
@@ -531,9 +524,11 @@ static void look_at_sockets(struct server *s, int64_t timeout_ns)
 		{ .fd = s->wake_fd, .events = POLLIN },
 		{ .fd = s->listener, .events = POLLIN },
 	};
-	struct timespec ts = { .tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000 };
+	struct timespec ts = { .tv_sec = timeout_ns / 1000000000,
+			       .tv_nsec = timeout_ns % 1000000000 };
 
-	if (ppoll(p, 3, timeout_ns < 0 ? NULL : &ts, NULL) <= 0)
+	/* The signals that end us are let in here only, or one could slip in before the wait. */
+	if (ppoll(p, 3, timeout_ns < 0 ? NULL : &ts, &s->unblocked) <= 0)
 		return;
 	if (p[1].revents) {
 		eventfd_t ignored;
@@ -599,8 +594,10 @@ static void idle(struct server *s, unsigned rounds, uint64_t *idle_since, int64_
 			look_at_sockets(s, 0);
 		return;
 	}
-	limit = s->client < 0 ? -1 :
-		(s->client_wakes && s->membarrier ? SLEEP_MAX_WAKING_MS : SLEEP_MAX_MS) * 1000000ll;
+	limit = s->client < 0
+			? -1
+			: (s->client_wakes && s->membarrier ? SLEEP_MAX_WAKING_MS : SLEEP_MAX_MS) *
+				  1000000ll;
 	if (s->client_wakes || limit < 0)
 		*sleep_ns = limit;
 	else
@@ -684,9 +681,14 @@ int emu_run(struct emu_options *opts)
 	s->client = opts->socket_fd;
 	sigaction(SIGTERM, &stop, NULL);
 	sigaction(SIGINT, &stop, NULL);
+	sigemptyset(&stop.sa_mask);
+	sigaddset(&stop.sa_mask, SIGTERM);
+	sigaddset(&stop.sa_mask, SIGINT);
+	sigprocmask(SIG_BLOCK, &stop.sa_mask, &s->unblocked);
 	signal(SIGPIPE, SIG_IGN);
 	s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	s->membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+	s->membarrier =
+		syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
 	ret = emu_ctrlr_init(&s->e);
 	if (ret || s->wake_fd < 0)
 		return complain(opts, "cannot set up the controller: %s", strerror(-ret));
@@ -703,7 +705,7 @@ int emu_run(struct emu_options *opts)
 	serve(s);
 	if (s->client >= 0)
 		hang_up(s);
-	if (s->listener >= 0)
+	if (opts->socket_path)
 		unlink(opts->socket_path);
 	emu_ctrlr_free(&s->e);
 	free(s);

@@ -82,17 +82,17 @@ void vroom_close(struct vroom_ctrlr *ctrlr);
 
 /* What the controller said of itself. Pointers live as long as the controller. */
 struct vroom_ctrlr_info {
-	const char *address;              /* as it was opened */
-	const char *transport;            /* "vfio-user" */
-	const struct nvme_id_ctrlr *id;   /* Identify Controller */
-	uint64_t cap;                     /* CAP register */
-	uint32_t vs;                      /* VS register */
-	unsigned max_queue_entries;       /* CAP.MQES + 1 */
-	unsigned max_qpairs;              /* I/O queue pairs granted */
-	size_t max_transfer;              /* bytes a single command moves at most */
-	size_t page_size;                 /* bytes, CC.MPS */
-	bool doorbells_mapped;            /* doorbells are plain stores */
-	uint32_t nsid;                    /* of the address' ,ns=N; 0: it names none */
+	const char *address;		/* as it was opened */
+	const char *transport;		/* "vfio-user" */
+	const struct nvme_id_ctrlr *id; /* Identify Controller */
+	uint64_t cap;			/* CAP register */
+	uint32_t vs;			/* VS register */
+	unsigned max_queue_entries;	/* CAP.MQES + 1 */
+	unsigned max_qpairs;		/* I/O queue pairs granted */
+	size_t max_transfer;		/* bytes a single command moves at most */
+	size_t page_size;		/* bytes, CC.MPS */
+	bool doorbells_mapped;		/* doorbells are plain stores */
+	uint32_t nsid;			/* of the address' ,ns=N; 0: it names none */
 };
 void vroom_ctrlr_info(const struct vroom_ctrlr *ctrlr, struct vroom_ctrlr_info *out);
 

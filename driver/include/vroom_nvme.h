@@ -15,27 +15,27 @@
 /* Extract the bits NAME of VALUE: NVME_GET(cap, NVME_CAP_MQES). */
 #define NVME_GET(value, name) (((value) >> name##_SHIFT) & name##_MASK)
 /* Place VALUE at the bits NAME. */
-#define NVME_SET(value, name) (((value) & name##_MASK) << name##_SHIFT)
+#define NVME_SET(value, name) (((value)&name##_MASK) << name##_SHIFT)
 
 /* Controller properties, byte offsets into BAR0 (Base 3.1.3). */
 enum nvme_register {
-	NVME_REG_CAP = 0x00,   /* 8 bytes */
-	NVME_REG_VS = 0x08,    /* 4 bytes from here on, unless noted */
+	NVME_REG_CAP = 0x00, /* 8 bytes */
+	NVME_REG_VS = 0x08,  /* 4 bytes from here on, unless noted */
 	NVME_REG_INTMS = 0x0c,
 	NVME_REG_INTMC = 0x10,
 	NVME_REG_CC = 0x14,
 	NVME_REG_CSTS = 0x1c,
 	NVME_REG_NSSR = 0x20,
 	NVME_REG_AQA = 0x24,
-	NVME_REG_ASQ = 0x28,   /* 8 bytes */
-	NVME_REG_ACQ = 0x30,   /* 8 bytes */
+	NVME_REG_ASQ = 0x28, /* 8 bytes */
+	NVME_REG_ACQ = 0x30, /* 8 bytes */
 	NVME_REG_CMBLOC = 0x38,
 	NVME_REG_CMBSZ = 0x3c,
 	NVME_REG_DOORBELLS = 0x1000, /* PCIe 3.1.2 */
 };
 
 /* CAP, Controller Capabilities (Base 3.1.3.1). */
-#define NVME_CAP_MQES_SHIFT   0  /* maximum queue entries supported, 0-based */
+#define NVME_CAP_MQES_SHIFT   0 /* maximum queue entries supported, 0-based */
 #define NVME_CAP_MQES_MASK    UINT64_C(0xffff)
 #define NVME_CAP_CQR_SHIFT    16 /* contiguous queues required */
 #define NVME_CAP_CQR_MASK     UINT64_C(0x1)
@@ -60,7 +60,7 @@ enum nvme_register {
 
 /* CC, Controller Configuration (Base 3.1.3.5). */
 #define NVME_CC_EN_SHIFT     0
-#define NVME_CC_EN_MASK      0x1u
+#define NVME_CC_EN_MASK	     0x1u
 #define NVME_CC_CSS_SHIFT    4
 #define NVME_CC_CSS_MASK     0x7u
 #define NVME_CC_MPS_SHIFT    7
@@ -128,15 +128,15 @@ _Static_assert(sizeof(struct nvme_cqe) == 16, "Base 3.3.3.2");
 
 /* Bits of nvme_cqe.status (Base 3.3.3.2.1). */
 #define NVME_STATUS_PHASE_SHIFT 0
-#define NVME_STATUS_PHASE_MASK  0x1u
-#define NVME_STATUS_SC_SHIFT    1
-#define NVME_STATUS_SC_MASK     0xffu
-#define NVME_STATUS_SCT_SHIFT   9
-#define NVME_STATUS_SCT_MASK    0x7u
-#define NVME_STATUS_MORE_SHIFT  14
-#define NVME_STATUS_MORE_MASK   0x1u
-#define NVME_STATUS_DNR_SHIFT   15 /* do not retry */
-#define NVME_STATUS_DNR_MASK    0x1u
+#define NVME_STATUS_PHASE_MASK	0x1u
+#define NVME_STATUS_SC_SHIFT	1
+#define NVME_STATUS_SC_MASK	0xffu
+#define NVME_STATUS_SCT_SHIFT	9
+#define NVME_STATUS_SCT_MASK	0x7u
+#define NVME_STATUS_MORE_SHIFT	14
+#define NVME_STATUS_MORE_MASK	0x1u
+#define NVME_STATUS_DNR_SHIFT	15 /* do not retry */
+#define NVME_STATUS_DNR_MASK	0x1u
 
 /* A status as (type << 8 | code): what enum nvme_status holds. */
 #define NVME_STATUS_CODE(cqe_status) \
@@ -231,14 +231,14 @@ enum nvme_io_opcode {
 };
 
 /* CDW10 of Create I/O Submission/Completion Queue (Base 5.4, 5.5). */
-#define NVME_CREATE_QID_SHIFT  0
-#define NVME_CREATE_QID_MASK   0xffffu
+#define NVME_CREATE_QID_SHIFT	0
+#define NVME_CREATE_QID_MASK	0xffffu
 #define NVME_CREATE_QSIZE_SHIFT 16 /* 0-based */
-#define NVME_CREATE_QSIZE_MASK 0xffffu
+#define NVME_CREATE_QSIZE_MASK	0xffffu
 /* CDW11 of both. */
-#define NVME_CREATE_PC   0x1u /* physically contiguous */
-#define NVME_CREATE_IEN  0x2u /* completion queue: interrupts enabled */
-#define NVME_CREATE_HIGH16_SHIFT 16 /* SQ: the CQ's identifier; CQ: the interrupt vector */
+#define NVME_CREATE_PC		 0x1u /* physically contiguous */
+#define NVME_CREATE_IEN		 0x2u /* completion queue: interrupts enabled */
+#define NVME_CREATE_HIGH16_SHIFT 16   /* SQ: the CQ's identifier; CQ: the interrupt vector */
 
 /* Feature identifiers (Base figure 317) and CDW10 of Get/Set Features. */
 enum nvme_feature {
@@ -257,7 +257,7 @@ enum nvme_feature {
 #define NVME_FEAT_FID_MASK  0xffu
 #define NVME_FEAT_SEL_SHIFT 8 /* Get Features: which value */
 #define NVME_FEAT_SEL_MASK  0x7u
-#define NVME_FEAT_SAVE      (1u << 31)
+#define NVME_FEAT_SAVE	    (1u << 31)
 
 enum nvme_feature_select {
 	NVME_FEAT_SEL_CURRENT = 0,
@@ -284,15 +284,15 @@ enum nvme_identify_cns {
 	NVME_CNS_NS_DESCRIPTORS = 0x03,
 };
 
-#define NVME_NSID_ALL 0xffffffffu
+#define NVME_NSID_ALL	    0xffffffffu
 #define NVME_IDENTIFY_BYTES 4096
 
 /* CDW12 of read, write, compare, write zeroes (NVM 3.2): NLB is bits 15:0, 0-based. */
 #define NVME_RW_NLB_MASK 0xffffu
-#define NVME_RW_MAX_NLB  65536u /* blocks that one command can name */
-#define NVME_RW_DEAC     (1u << 25) /* write zeroes: deallocate */
-#define NVME_RW_FUA      (1u << 30) /* force unit access */
-#define NVME_RW_LR       (1u << 31) /* limited retry */
+#define NVME_RW_MAX_NLB	 65536u	    /* blocks that one command can name */
+#define NVME_RW_DEAC	 (1u << 25) /* write zeroes: deallocate */
+#define NVME_RW_FUA	 (1u << 30) /* force unit access */
+#define NVME_RW_LR	 (1u << 31) /* limited retry */
 
 /* CDW11 of dataset management (NVM 3.2.3). */
 #define NVME_DSM_DEALLOCATE 0x4u
@@ -399,7 +399,7 @@ enum nvme_cntrltype {
 /* OACS, ONCS and VWC bits (Base figure 275). */
 #define NVME_OACS_FORMAT       0x0002
 #define NVME_ONCS_COMPARE      0x0001
-#define NVME_ONCS_DSM          0x0004
+#define NVME_ONCS_DSM	       0x0004
 #define NVME_ONCS_WRITE_ZEROES 0x0008
 #define NVME_ONCS_SAVE_SELECT  0x0010
 #define NVME_ONCS_VERIFY       0x0080
@@ -409,7 +409,7 @@ enum nvme_cntrltype {
 
 /* LBA format (NVM figure 98). */
 struct nvme_lbaf {
-	uint16_t ms; /* metadata, bytes */
+	uint16_t ms;   /* metadata, bytes */
 	uint8_t lbads; /* log2 of the block size */
 	uint8_t rp;
 };
@@ -467,7 +467,7 @@ static inline unsigned nvme_lba_format_index(uint8_t flbas)
 	return (flbas & 0x0fu) | ((flbas >> 1) & 0x30u);
 }
 
-#define NVME_DLFEAT_READS_ZERO   0x01
+#define NVME_DLFEAT_READS_ZERO	 0x01
 #define NVME_DLFEAT_WRITE_ZEROES 0x08 /* the DEAC bit of write zeroes */
 
 /* Namespace Identification Descriptor types (Base figure 277). */
@@ -519,8 +519,8 @@ struct nvme_smart_log {
 _Static_assert(sizeof(struct nvme_smart_log) == 512, "Base figure 207");
 
 /* Asynchronous event: CDW0 of its completion (Base figure 146). */
-#define NVME_AER_TYPE_ERROR           0u
-#define NVME_AER_INVALID_DOORBELL     0u
-#define NVME_AER_INVALID_DB_VALUE     1u
+#define NVME_AER_TYPE_ERROR	  0u
+#define NVME_AER_INVALID_DOORBELL 0u
+#define NVME_AER_INVALID_DB_VALUE 1u
 
 #endif

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define VROOM_LIKELY(x)   __builtin_expect(!!(x), 1)
+#define VROOM_LIKELY(x)	  __builtin_expect(!!(x), 1)
 #define VROOM_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
 struct vroom_ctrlr;
@@ -29,22 +29,22 @@ struct vroom_ctrlr;
 /* A namespace, as vroom_namespace() fills it in. */
 struct vroom_ns {
 	uint32_t nsid;
-	uint32_t lba_size;  /* bytes */
-	uint64_t blocks;    /* size in logical blocks (NSZE) */
-	uint8_t lba_shift;  /* log2 of lba_size */
-	bool read_only;     /* write protected (NSATTR bit 0) */
-	bool deallocates;   /* dataset management is supported (ONCS) */
+	uint32_t lba_size; /* bytes */
+	uint64_t blocks;   /* size in logical blocks (NSZE) */
+	uint8_t lba_shift; /* log2 of lba_size */
+	bool read_only;	   /* write protected (NSATTR bit 0) */
+	bool deallocates;  /* dataset management is supported (ONCS) */
 };
 
 /* One command before it is submitted; filled by vroom_prep_*(), free to reuse afterwards. */
 struct vroom_io {
 	struct nvme_sqe sqe; /* cid, prp1 and prp2 are filled in at submission */
-	void *buf;           /* NULL for commands without data */
-	uint64_t bytes;      /* of buf */
-	uint64_t nlb;        /* blocks; a command too large for the controller is split by these */
-	void *tag;           /* comes back in vroom_completion */
+	void *buf;	     /* NULL for commands without data */
+	uint64_t bytes;	     /* of buf */
+	uint64_t nlb;	     /* blocks; a command too large for the controller is split by these */
+	void *tag;	     /* comes back in vroom_completion */
 	uint8_t lba_shift;   /* log2 of the block size; 0: the command cannot be split */
-	bool to_host;        /* data goes from the controller to buf */
+	bool to_host;	     /* data goes from the controller to buf */
 };
 
 /* One finished command. */
@@ -61,10 +61,10 @@ struct vroom_slot {
 	uint32_t nlb;
 	uint8_t opcode;
 	bool busy;
-	bool slow;              /* its completion needs vroom_complete_slow() */
-	uint8_t epoch;          /* of the deadline clock when it was submitted */
+	bool slow;		   /* its completion needs vroom_complete_slow() */
+	uint8_t epoch;		   /* of the deadline clock when it was submitted */
 	struct vroom_split *split; /* set: a part of this larger request */
-	void *list;             /* PRP lists or ranges, in DMA memory, kept by the slot */
+	void *list;		   /* PRP lists or ranges, in DMA memory, kept by the slot */
 	uint64_t list_iova;
 	struct vroom_bounce *bounce; /* set: data goes through DMA memory */
 	uint64_t unused;
@@ -86,15 +86,15 @@ struct vroom_qpair {
 	volatile uint32_t *sq_doorbell;
 	const volatile uint32_t *sleeping; /* non-zero: the doorbell takes more than a store */
 	struct vroom_slot *slots;
-	uint16_t *free_slots;              /* stack of free command identifiers */
-	struct vroom_dma_window dma;       /* where the last buffer was found */
+	uint16_t *free_slots;	     /* stack of free command identifiers */
+	struct vroom_dma_window dma; /* where the last buffer was found */
 	uint64_t max_transfer;
 	uint32_t page_size;
 	uint32_t free_count;
 	uint32_t sq_tail;
 	uint32_t sq_size;
-	uint32_t sq_rung;                  /* tail that the doorbell was last given */
-	int error;                         /* negative errno once the queue pair has failed */
+	uint32_t sq_rung; /* tail that the doorbell was last given */
+	int error;	  /* negative errno once the queue pair has failed */
 	uint8_t epoch;
 	/* completion */
 	uint8_t phase;
@@ -104,10 +104,10 @@ struct vroom_qpair {
 	volatile uint32_t *cq_doorbell;
 	uint32_t cq_head;
 	uint32_t cq_size;
-	uint32_t cq_unrung;                /* entries taken since the doorbell was written */
-	uint32_t cq_slack;                 /* how many of these are harmless */
+	uint32_t cq_unrung; /* entries taken since the doorbell was written */
+	uint32_t cq_slack;  /* how many of these are harmless */
 	uint32_t empty_polls;
-	struct vroom_split *splitting;     /* the request whose parts are not all submitted */
+	struct vroom_split *splitting; /* the request whose parts are not all submitted */
 	struct vroom_ctrlr *ctrlr;
 	struct vroom_qpair_cold *cold;
 };
@@ -277,10 +277,10 @@ static inline int vroom_submit(struct vroom_qpair *qp, const struct vroom_io *io
 			return vroom_submit_slow(qp, io);
 		in_page = qp->page_size - (prp1 & (qp->page_size - 1));
 		if (io->bytes > in_page) {
-			if (VROOM_UNLIKELY(io->bytes > in_page + qp->page_size ||
-					   io->bytes > qp->max_transfer || (prp1 & 3) ||
-					   !vroom_translate(qp, (uintptr_t)io->buf + in_page,
-							    &prp2)))
+			if (VROOM_UNLIKELY(
+				    io->bytes > in_page + qp->page_size ||
+				    io->bytes > qp->max_transfer || (prp1 & 3) ||
+				    !vroom_translate(qp, (uintptr_t)io->buf + in_page, &prp2)))
 				return vroom_submit_slow(qp, io);
 		} else if (VROOM_UNLIKELY(prp1 & 3)) { /* PRP entries are dword aligned */
 			return vroom_submit_slow(qp, io);

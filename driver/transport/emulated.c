@@ -48,8 +48,9 @@ static int find_command(char *path, size_t size)
 
 	if (env) {
 		snprintf(path, size, "%s", env);
-		return access(path, X_OK) == 0 ? 0 :
-		       vroom_fail(errno, "$VROOM is %s: %s", env, strerror(errno));
+		return access(path, X_OK) == 0
+			       ? 0
+			       : vroom_fail(errno, "$VROOM is %s: %s", env, strerror(errno));
 	}
 	if (dladdr((void *)(uintptr_t)&vroom_open, &info) && info.dli_fname &&
 	    realpath(info.dli_fname, here) && try_directory(dirname(here), path, size))
@@ -59,8 +60,10 @@ static int find_command(char *path, size_t size)
 	if ((n > 0 && try_directory(dirname(here), path, size)) ||
 	    try_directory(VROOM_BINDIR, path, size))
 		return 0;
-	return vroom_fail(ENOENT, "the vroom command, which runs the emulated controller, is neither "
-			  "near the library nor in %s; set VROOM=/path/to/vroom", VROOM_BINDIR);
+	return vroom_fail(ENOENT,
+			  "the vroom command, which runs the emulated controller, is neither "
+			  "near the library nor in %s; set VROOM=/path/to/vroom",
+			  VROOM_BINDIR);
 }
 
 /* Options of a namespace stay with it; the others become --name=value. */
@@ -114,9 +117,10 @@ static void build_arguments(const struct vroom_address *addr, uint64_t file_byte
 			argv[n++] = format("--ns=%s%s", kind, ns_options);
 		else
 			argv[n++] = format("--ns=%s=%llu%s", kind,
-					   (unsigned long long)(file_bytes ? file_bytes :
-						addr->kind == VROOM_ADDRESS_MEMORY ? 1ull << 30 :
-										     1ull << 40),
+					   (unsigned long long)(file_bytes ? file_bytes
+								: addr->kind == VROOM_ADDRESS_MEMORY
+									? 1ull << 30
+									: 1ull << 40),
 					   ns_options);
 	}
 	argv[n] = NULL;
@@ -159,18 +163,19 @@ int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
 	}
 	build_arguments(addr, file_bytes, argv);
 	out->pid = fork();
-	if (out->pid < 0) {
-		out->pid = 0;
+	if (out->pid == 0)
+		run_child(command, argv, pair[1], report[1]);
+	if (out->pid < 0)
 		ret = vroom_fail(errno, "%s: cannot start the emulated controller: %s", addr->text,
 				 strerror(errno));
+	for (unsigned i = 0; i < MAX_ARGS; i++)
+		free(argv[i]);
+	if (ret) {
+		out->pid = 0;
 		close(report[0]);
 		close(report[1]);
 		goto out_pair;
 	}
-	if (out->pid == 0)
-		run_child(command, argv, pair[1], report[1]);
-	for (unsigned i = 0; argv[i]; i++)
-		free(argv[i]);
 	close(pair[1]);
 	close(report[1]);
 	out->parent = getpid();

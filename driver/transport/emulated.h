@@ -9,10 +9,10 @@
 #include "core/address.h"
 
 struct vroom_emulated {
-	pid_t pid;      /* 0: none */
-	pid_t parent;   /* who may wait for it */
-	int socket;     /* connected to it; the caller closes it */
-	int report_fd;  /* what it says before it serves, while starting */
+	pid_t pid;     /* 0: none */
+	pid_t parent;  /* who may wait for it */
+	int socket;    /* connected to it; the caller closes it */
+	int report_fd; /* what it says before it serves, while starting */
 };
 
 /* Runs `vroom emulate` for ADDR on one end of a socket pair. A file is created, or extended

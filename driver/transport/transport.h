@@ -19,11 +19,11 @@ struct vroom_transport;
 /* A stretch of memory shared with forked processes and, once mapped, with the controller. */
 struct vroom_dma_region {
 	void *base;
-	size_t bytes;           /* a multiple of the granule */
-	int fd;                 /* what BASE maps from offset 0 */
+	size_t bytes;		/* a multiple of the granule */
+	int fd;			/* what BASE maps from offset 0 */
 	unsigned granule_shift; /* log2 of the largest unit that is contiguous for the device */
-	uint64_t *iova;         /* where the controller sees each granule; the region's */
-	bool shared;            /* another controller's memory: nothing is allocated from it */
+	uint64_t *iova;		/* where the controller sees each granule; the region's */
+	bool shared;		/* another controller's memory: nothing is allocated from it */
 };
 
 /* All return 0 or a negative errno and leave a line in vroom_error(). */

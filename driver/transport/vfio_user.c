@@ -31,19 +31,19 @@
 
 struct vfio_user {
 	struct vroom_transport base;
-	const char *name;         /* for messages: the address as written */
+	const char *name; /* for messages: the address as written */
 	int socket;
-	int wake_fd;              /* the doorbells' ioeventfd, or -1 */
+	int wake_fd; /* the doorbells' ioeventfd, or -1 */
 	unsigned timeout_ms;
 	struct vroom_emulated emulated; /* pid 0: the server is not ours */
 	struct {
 		pthread_mutex_t lock;
 		uint16_t msg_id;
-	} *shared;                /* among forked processes */
-	char *bar0_map;           /* doorbells and what follows, as mapped */
+	} * shared;	/* among forked processes */
+	char *bar0_map; /* doorbells and what follows, as mapped */
 	size_t bar0_map_offset;
 	size_t bar0_map_bytes;
-	int64_t sleep_word;       /* offset into BAR0 that the server announced, or -1 */
+	int64_t sleep_word; /* offset into BAR0 that the server announced, or -1 */
 };
 
 /* One message to send, and where its reply goes. */
@@ -53,10 +53,10 @@ struct message {
 	size_t bytes;
 	const int *fds;
 	unsigned nfds;
-	unsigned timeout_ms;      /* for the reply; 0: the transport's */
-	void *reply;              /* payload of the reply */
+	unsigned timeout_ms; /* for the reply; 0: the transport's */
+	void *reply;	     /* payload of the reply */
 	size_t reply_capacity;
-	size_t reply_bytes;       /* received */
+	size_t reply_bytes; /* received */
 	int reply_fds[VFIO_USER_MAX_FDS];
 	unsigned reply_nfds;
 };
@@ -75,14 +75,16 @@ static const char *command_name(uint16_t command)
 		[VFIO_USER_DEVICE_RESET] = "DEVICE_RESET",
 	};
 
-	return command < sizeof(names) / sizeof(names[0]) && names[command] ? names[command] :
-									      "message";
+	return command < sizeof(names) / sizeof(names[0]) && names[command] ? names[command]
+									    : "message";
 }
 
 static int gone(struct vfio_user *v)
 {
-	return vroom_fail(ENODEV, "%s: the controller's process closed the connection; start it "
-			  "again and repeat the run", v->name);
+	return vroom_fail(ENODEV,
+			  "%s: the controller's process closed the connection; start it "
+			  "again and repeat the run",
+			  v->name);
 }
 
 static void close_fds(int *fds, unsigned count)
@@ -100,9 +102,10 @@ static int wait_readable(struct vfio_user *v, uint64_t deadline, unsigned timeou
 		int ret;
 
 		if (now >= deadline)
-			return vroom_fail(ETIMEDOUT, "%s: no answer to %s within %u ms; is the "
-					  "controller's process stuck?", v->name,
-					  command_name(command), timeout_ms);
+			return vroom_fail(ETIMEDOUT,
+					  "%s: no answer to %s within %u ms; is the "
+					  "controller's process stuck?",
+					  v->name, command_name(command), timeout_ms);
 		ret = poll(&p, 1, (int)VROOM_MIN(deadline - now, 1000));
 		if (ret > 0)
 			return 0;
@@ -116,7 +119,9 @@ static int take_message(struct vfio_user *v, void *buf, size_t size, struct mess
 {
 	char control[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)];
 	struct iovec iov = { .iov_base = buf, .iov_len = size };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
 			      .msg_controllen = sizeof(control) };
 	ssize_t n = recvmsg(v->socket, &msg, MSG_WAITALL | MSG_CMSG_CLOEXEC);
 	struct cmsghdr *cmsg;
@@ -167,8 +172,10 @@ static int receive_reply(struct vfio_user *v, uint16_t id, struct message *m)
 			continue;
 		}
 		if (in.header.msg_size < sizeof(in.header) || in.header.msg_size > sizeof(in))
-			return vroom_fail(EPROTO, "%s: does not speak vfio-user (a message of %u "
-					  "bytes)", v->name, in.header.msg_size);
+			return vroom_fail(EPROTO,
+					  "%s: does not speak vfio-user (a message of %u "
+					  "bytes)",
+					  v->name, in.header.msg_size);
 		ret = take_message(v, &in, in.header.msg_size, m);
 		if (ret)
 			return ret;
@@ -298,8 +305,11 @@ static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_region 
 		.addr = iova,
 		.size = r->bytes,
 	};
-	struct message m = { .command = VFIO_USER_DMA_MAP, .payload = &map, .bytes = sizeof(map),
-			     .fds = &r->fd, .nfds = 1 };
+	struct message m = { .command = VFIO_USER_DMA_MAP,
+			     .payload = &map,
+			     .bytes = sizeof(map),
+			     .fds = &r->fd,
+			     .nfds = 1 };
 
 	for (size_t i = 0; i < r->bytes >> r->granule_shift; i++)
 		r->iova[i] = iova + (i << r->granule_shift);
@@ -369,22 +379,28 @@ static int negotiate(struct vfio_user *v)
 static int check_device(struct vfio_user *v)
 {
 	struct vfio_user_device_info info = { .argsz = sizeof(info) };
-	struct message m = { .command = VFIO_USER_DEVICE_GET_INFO, .payload = &info,
-			     .bytes = sizeof(info), .reply = &info, .reply_capacity = sizeof(info) };
+	struct message m = { .command = VFIO_USER_DEVICE_GET_INFO,
+			     .payload = &info,
+			     .bytes = sizeof(info),
+			     .reply = &info,
+			     .reply_capacity = sizeof(info) };
 	uint32_t class = 0;
 	uint16_t command = 0;
 	int ret = ask(v, &m, sizeof(info));
 
 	if (ret)
 		return ret;
-	if (!(info.flags & VFIO_DEVICE_FLAGS_PCI) || info.num_regions <= VFIO_PCI_CONFIG_REGION_INDEX)
+	if (!(info.flags & VFIO_DEVICE_FLAGS_PCI) ||
+	    info.num_regions <= VFIO_PCI_CONFIG_REGION_INDEX)
 		return vroom_fail(ENODEV, "%s: serves a device that is not a PCI function",
 				  v->name);
 	/* Class code 010802h: NVM Express I/O controller (PCIe transport 3.8.1.5). */
 	ret = region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, 0x08, &class, 4, 0);
 	if (!ret && class >> 8 != 0x010802)
-		return vroom_fail(ENODEV, "%s: serves a PCI function of class %06xh, not an NVMe "
-				  "controller (010802h)", v->name, class >> 8);
+		return vroom_fail(ENODEV,
+				  "%s: serves a PCI function of class %06xh, not an NVMe "
+				  "controller (010802h)",
+				  v->name, class >> 8);
 	/* Memory space and bus mastering on, INTx off; a server may not care. */
 	if (!ret)
 		ret = region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, 0x04, &command, 2, 0);
@@ -434,16 +450,19 @@ static int map_bar0(struct vfio_user *v)
 		struct vfio_region_info info;
 		char bytes[4096];
 	} out = { .info = { .argsz = sizeof(out), .index = VFIO_PCI_BAR0_REGION_INDEX } }, in;
-	struct message m = { .command = VFIO_USER_DEVICE_GET_REGION_INFO, .payload = &out,
-			     .bytes = sizeof(out.info), .reply = &in, .reply_capacity = sizeof(in) };
+	struct message m = { .command = VFIO_USER_DEVICE_GET_REGION_INFO,
+			     .payload = &out,
+			     .bytes = sizeof(out.info),
+			     .reply = &in,
+			     .reply_capacity = sizeof(in) };
 	uint64_t offset, size;
 	int ret = ask(v, &m, sizeof(in.info));
 
 	if (ret)
 		return ret;
 	if (in.info.size <= NVME_REG_DOORBELLS) {
-		ret = vroom_fail(ENODEV, "%s: BAR0 of %llu bytes has no room for doorbells", v->name,
-				 (unsigned long long)in.info.size);
+		ret = vroom_fail(ENODEV, "%s: BAR0 of %llu bytes has no room for doorbells",
+				 v->name, (unsigned long long)in.info.size);
 	} else if (m.reply_nfds && find_mappable(in.bytes, m.reply_bytes, &offset, &size)) {
 		char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, m.reply_fds[0],
 				 (off_t)(in.info.offset + offset));
@@ -472,8 +491,11 @@ static int setup_wake(struct vfio_user *v)
 		char bytes[sizeof(struct vfio_user_region_io_fds) +
 			   VFIO_USER_MAX_FDS * sizeof(struct vfio_user_ioeventfd)];
 	} out = { .io = { .argsz = sizeof(out), .index = VFIO_PCI_BAR0_REGION_INDEX } }, in;
-	struct message m = { .command = VFIO_USER_DEVICE_GET_REGION_IO_FDS, .payload = &out,
-			     .bytes = sizeof(out.io), .reply = &in, .reply_capacity = sizeof(in) };
+	struct message m = { .command = VFIO_USER_DEVICE_GET_REGION_IO_FDS,
+			     .payload = &out,
+			     .bytes = sizeof(out.io),
+			     .reply = &in,
+			     .reply_capacity = sizeof(in) };
 	uint64_t word = (uint64_t)v->sleep_word;
 	int ret;
 
@@ -511,7 +533,8 @@ static int connect_socket(struct vfio_user *v, const char *path)
 
 		close(fd);
 		if (err == ECONNREFUSED)
-			return vroom_fail(err, "%s: nobody listens on this socket; start the "
+			return vroom_fail(err,
+					  "%s: nobody listens on this socket; start the "
 					  "controller, for instance with vroom emulate --socket",
 					  path);
 		if (err == EAGAIN)

@@ -38,9 +38,9 @@ struct vfio_user_header {
 _Static_assert(sizeof(struct vfio_user_header) == 16, "vfio-user header");
 
 #define VFIO_USER_FLAG_TYPE_MASK 0xfu
-#define VFIO_USER_FLAG_REPLY     0x1u
-#define VFIO_USER_FLAG_NO_REPLY  0x10u
-#define VFIO_USER_FLAG_ERROR     0x20u
+#define VFIO_USER_FLAG_REPLY	 0x1u
+#define VFIO_USER_FLAG_NO_REPLY	 0x10u
+#define VFIO_USER_FLAG_ERROR	 0x20u
 
 /* Larger messages than this are refused: both sides move data by DMA, not by message. */
 #define VFIO_USER_MAX_MESSAGE 8192
@@ -59,13 +59,13 @@ struct vfio_user_device_info {
 	uint32_t num_irqs;
 };
 
-#define VFIO_USER_DMA_READABLE  0x1u
+#define VFIO_USER_DMA_READABLE	0x1u
 #define VFIO_USER_DMA_WRITEABLE 0x2u
 struct vfio_user_dma_map {
 	uint32_t argsz;
 	uint32_t flags;
 	uint64_t offset; /* into the file descriptor */
-	uint64_t addr;   /* IOVA */
+	uint64_t addr;	 /* IOVA */
 	uint64_t size;
 };
 _Static_assert(sizeof(struct vfio_user_dma_map) == 32, "DMA_MAP");
@@ -113,7 +113,7 @@ struct vfio_user_region_io_fds {
  * area that is non-zero while the controller sleeps. A client that finds it set after a
  * doorbell write signals the doorbells' ioeventfd.
  */
-#define VFIO_USER_CAP_VROOM      "vroom"
+#define VFIO_USER_CAP_VROOM	 "vroom"
 #define VFIO_USER_CAP_SLEEP_WORD "sleep_word"
 
 #endif
