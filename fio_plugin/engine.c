@@ -180,12 +180,16 @@ static void forget_mem_option(struct thread_data *td)
 	}
 }
 
+static char engine_path[PATH_MAX]; /* of this library */
+
 static int engine_setup(struct thread_data *td)
 {
 	struct fio_file *f;
 	unsigned int i;
 
 	forget_mem_option(td);
+	/* fio's own lies in memory that it has freed, and an offload worker loads us once more. */
+	td->o.ioengine_so_path = engine_path;
 	if (td->o.read_iolog_file)
 		return setup_iolog(td);
 	for_each_file (td, f, i)
@@ -196,10 +200,33 @@ static int engine_setup(struct thread_data *td)
 
 /* --- a job's own ---------------------------------------------------------------------------- */
 
+/*
+ * A worker of io_submit_mode=offload that is ready before the job's thread has come back from
+ * creating it hangs fio (3.33, any engine): start_worker() then overwrites the flag that says
+ * "ready". So TD, if a worker's, waits here until its flags have been set.
+ */
+static void await_start_of_worker(const struct thread_data *td)
+{
+	bool worker = td->o.io_submit_mode == IO_MODE_OFFLOAD && !td->thread_number;
+
+	for (unsigned n = 0; worker && n < thread_number; n++) {
+		struct thread_data *job = tnumber_to_td(n);
+		bool here = td->o.use_thread ? job->o.use_thread : job->pid == getpid();
+
+		for (unsigned i = 0; here && job->io_wq.workers && i < job->o.iodepth; i++) {
+			struct submit_worker *w = &job->io_wq.workers[i];
+
+			while (w->priv == td && !__atomic_load_n(&w->flags, __ATOMIC_RELAXED))
+				usleep(50);
+		}
+	}
+}
+
 static int engine_init(struct thread_data *td)
 {
 	struct job *job = calloc(1, sizeof(*job));
 
+	await_start_of_worker(td);
 	if (!job)
 		return 1;
 	job->max_done = td->o.iodepth;
@@ -478,6 +505,7 @@ void get_ioengine(struct ioengine_ops **ops)
 {
 	const char *loader = dlsym(RTLD_DEFAULT, "fio_version_string");
 	static bool loaded;
+	Dl_info self;
 
 	*ops = NULL;
 	if (!loader || strcmp(loader, VROOM_FIO_VERSION)) {
@@ -486,9 +514,14 @@ void get_ioengine(struct ioengine_ops **ops)
 			VROOM_FIO_VERSION, loader ? loader : "an unknown fio");
 		return;
 	}
-	if (!loaded)
+	if (!loaded) {
+		if (!dladdr(&vroom_ops, &self) || !realpath(self.dli_fname, engine_path)) {
+			log_err("vroom: the engine cannot find its own file\n");
+			return;
+		}
 		target_init();
-	loaded = true;
+		loaded = true;
+	}
 	*ops = &vroom_ops;
 }
 

@@ -69,7 +69,7 @@ def options(**settings: object) -> list[str]:
 
 def fio(*arguments: object, cwd: Path | None = None, timeout: float = 60, **settings) -> Result:
     """Runs a job on vroom, or on ioengine=, with JSON as output."""
-    settings = {"name": "job", "ioengine": ENGINE, **settings}
+    settings = {"ioengine": ENGINE, "name": "job", **settings}
     command = ["fio", "--output-format=json", *options(**settings), *arguments]
     return run(*command, cwd=cwd, timeout=timeout)
 

@@ -155,6 +155,14 @@ def test_mode(disk, mode):
     assert not result.vroom_lines
 
 
+@pytest.mark.parametrize("mode", [FORKED, THREADS])
+def test_offload_starts_every_time(disk, mode):
+    """fio's own engines hang in one of five such runs."""
+    for _ in range(8):
+        good(fio(filename=disk, rw="randrw", bs="4k", iodepth=16, io_submit_mode="offload",
+                 size="1M", **mode))  # fmt: skip
+
+
 @pytest.mark.parametrize("bs, depth", [("4M", 64), ("512k", 16), ("16M", 2), ("1000k", 4)])
 def test_large_blocks_are_split(tmp_path, bs, depth):
     path = tmp_path / "disk"

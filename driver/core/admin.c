@@ -99,9 +99,9 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 				  "%s: admin command %02xh moves %zu bytes, at most %zu go "
 				  "at once",
 				  c->address.text, sqe->opcode, bytes, 2 * c->page_size);
-	if (s->failed)
-		return vroom_fail(-s->failed, "%s: the controller has failed (%s)", c->address.text,
-				  strerror(-s->failed));
+	ret = vroom_ctrlr_failed(c);
+	if (ret)
+		return ret;
 	if (bytes && write)
 		memcpy(c->admin_buffer, buf, bytes);
 	*entry = *sqe;

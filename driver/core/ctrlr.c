@@ -25,20 +25,39 @@ static int write32(struct vroom_ctrlr *c, uint32_t reg, uint32_t value)
 	return c->transport->ops->write(c->transport, reg, &value, 4);
 }
 
+const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c)
+{
+	const char *line = vroom_error(), *address = c->address.text;
+	size_t length = strlen(address);
+
+	return strncmp(line, address, length) == 0 ? line + length + 2 : line;
+}
+
 int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err)
 {
-	c->shared->failed = err;
+	struct vroom_shared *s = c->shared;
+
+	if (!__atomic_exchange_n(&s->failing, 1, __ATOMIC_RELAXED)) {
+		snprintf(s->failure, sizeof(s->failure), "%s", vroom_ctrlr_reason(c));
+		__atomic_store_n(&s->failed, err, __ATOMIC_RELEASE);
+	}
 	return err;
+}
+
+int vroom_ctrlr_failed(const struct vroom_ctrlr *c)
+{
+	int err = __atomic_load_n(&c->shared->failed, __ATOMIC_ACQUIRE);
+
+	return err ? vroom_fail(-err, "%s: %s", c->address.text, c->shared->failure) : 0;
 }
 
 int vroom_ctrlr_health(struct vroom_ctrlr *c)
 {
 	uint32_t csts;
-	int ret;
+	int ret = vroom_ctrlr_failed(c);
 
-	if (c->shared->failed)
-		return vroom_fail(-c->shared->failed, "%s: the controller has failed (%s)",
-				  c->address.text, strerror(-c->shared->failed));
+	if (ret)
+		return ret;
 	ret = c->transport->ops->alive(c->transport);
 	if (!ret) {
 		/* Slow to answer is not dead: that is for the commands' deadline to decide. */
@@ -306,7 +325,7 @@ static void shut_down(struct vroom_ctrlr *c)
 	/* RTD3E is the time that a shutdown takes at most, in microseconds (Base 5.17.2.1). */
 	unsigned timeout_ms = c->id.rtd3e ? c->id.rtd3e / 1000 + 1000 : 10000;
 
-	if (c->shared->failed || c->transport->ops->alive(c->transport))
+	if (vroom_ctrlr_failed(c) || c->transport->ops->alive(c->transport))
 		return;
 	if (write32(c, NVME_REG_CC, c->cc | NVME_SET(NVME_CC_SHN_NORMAL, NVME_CC_SHN)) == 0)
 		wait_csts(c, NVME_CSTS_SHST_MASK << NVME_CSTS_SHST_SHIFT,
@@ -365,17 +384,20 @@ int vroom_namespaces(struct vroom_ctrlr *c, uint32_t *nsids, int max)
 int vroom_namespace(struct vroom_ctrlr *c, uint32_t nsid, struct vroom_ns *out,
 		    struct nvme_id_ns *raw)
 {
-	struct nvme_id_ns id;
+	struct nvme_sqe sqe = { .opcode = NVME_ADMIN_IDENTIFY, .cdw10 = NVME_CNS_NS };
 	const struct nvme_lbaf *format;
+	struct nvme_id_ns id;
+	struct nvme_cqe cqe;
 	int ret;
 
 	if (!nsid)
 		nsid = c->address.nsid ? c->address.nsid : 1;
-	ret = vroom_admin_identify(c, NVME_CNS_NS, nsid, &id);
-	if (ret == -EIO || (!ret && !id.nsze)) /* refused, or an inactive one: all zeroes */
-		return vroom_fail(ENXIO, "%s: has no namespace %u", c->address.text, nsid);
+	sqe.nsid = nsid;
+	ret = vroom_admin(c, &sqe, &id, sizeof(id), false, &cqe);
 	if (ret)
 		return ret;
+	if (cqe.status || !id.nsze) /* refused, or an inactive one: all zeroes */
+		return vroom_fail(ENXIO, "%s: has no namespace %u", c->address.text, nsid);
 	if (raw)
 		*raw = id;
 	format = &id.lbaf[nvme_lba_format_index(id.flbas)];

@@ -39,7 +39,9 @@ struct vroom_extent {
  */
 struct vroom_shared {
 	pthread_mutex_t lock;
-	int failed; /* negative errno once the controller is beyond use */
+	int failing;	   /* somebody is about to set the next two */
+	int failed;	   /* negative errno once the controller is beyond use */
+	char failure[256]; /* and why, in words */
 	uint16_t admin_cid;
 	uint32_t admin_tail;
 	uint32_t admin_head;
@@ -114,10 +116,17 @@ int vroom_prp_build(struct vroom_ctrlr *c, const void *va, size_t bytes, uint64_
 int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
 			 volatile uint32_t **doorbell, const volatile uint32_t **sleeping);
 void vroom_ctrlr_ring_slow(struct vroom_ctrlr *c, volatile uint32_t *doorbell, uint32_t value);
-/* 0, or what is wrong: failed before, gone, or fatal status. */
-int vroom_ctrlr_health(struct vroom_ctrlr *c);
-/* Marks the controller beyond use, for all processes. Returns ERR. */
+/* vroom_error() without the controller's address in front. */
+const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c);
+/*
+ * Marks the controller beyond use, for all processes, by the reason in vroom_error(). The
+ * first one to do so decides what everybody says. Returns ERR.
+ */
 int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err);
+/* 0, or the error that the controller was marked with, and its reason in vroom_error(). */
+int vroom_ctrlr_failed(const struct vroom_ctrlr *c);
+/* 0, or what is wrong now: failed before, gone, or fatal status. */
+int vroom_ctrlr_health(struct vroom_ctrlr *c);
 
 /* admin.c */
 int vroom_admin_init(struct vroom_ctrlr *c, unsigned entries);

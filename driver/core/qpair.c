@@ -96,10 +96,7 @@ static int fail_qpair(struct vroom_qpair *qp, int err)
 
 	describe_oldest(qp, command, sizeof(command));
 	vroom_fail(-err, "%s: %s: no completion: %s", qp->ctrlr->address.text, command,
-		   vroom_error() + (strncmp(vroom_error(), qp->ctrlr->address.text,
-					    strlen(qp->ctrlr->address.text)) == 0
-					    ? strlen(qp->ctrlr->address.text) + 2
-					    : 0));
+		   vroom_ctrlr_reason(qp->ctrlr));
 	qp->error = err;
 	return err;
 }
@@ -161,8 +158,8 @@ int vroom_poll_idle(struct vroom_qpair *qp)
 		if (ret)
 			vroom_ctrlr_mark_failed(c, ret);
 	}
-	if (!ret && c->shared->failed)
-		ret = vroom_ctrlr_health(c);
+	if (!ret)
+		ret = vroom_ctrlr_failed(c);
 	if (!ret && now >= cold->next_csts) {
 		cold->next_csts = now + CSTS_INTERVAL_MS;
 		ret = vroom_ctrlr_health(c);
