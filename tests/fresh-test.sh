@@ -6,6 +6,7 @@ set -euo pipefail
 root=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
 [ "$(id -u)" = 0 ] || { echo "fresh-test needs root: debootstrap and chroot" >&2; exit 1; }
 chroot=$(mktemp -d /var/tmp/vroom-fresh.XXXXXX)
+chmod 755 "$chroot" # the suite runs jobs as another user, too
 
 finish() {
     for dir in dev/shm dev/pts dev proc sys; do
