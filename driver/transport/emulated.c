@@ -216,8 +216,13 @@ void vroom_emulated_end(struct vroom_emulated *e)
 		close(e->report_fd);
 	if (e->parent != getpid())
 		return;
-	while (waitpid(e->pid, &status, WNOHANG) == 0) {
-		if (vroom_now_ms() > deadline) {
+	for (;;) {
+		pid_t pid = waitpid(e->pid, &status, WNOHANG | WUNTRACED);
+		bool stopped = pid > 0 && WIFSTOPPED(status);
+
+		if (pid && !stopped)
+			break;
+		if (stopped || vroom_now_ms() > deadline) {
 			kill(e->pid, SIGKILL);
 			waitpid(e->pid, &status, 0);
 			break;
