@@ -175,12 +175,13 @@ class Nvme(VfioUser):
         at = q["cq"] + 16 * q["head"]
         end = time.monotonic() + timeout
         while True:
-            result, _, sqhd, sqid, cid, status = struct.unpack_from("<IIHHHH", self.memory, at)
-            if status & 1 == q["phase"]:
+            if self.memory[at + 14] & 1 == q["phase"]:
                 break
             if time.monotonic() > end:
                 raise TimeoutError("no completion")
             time.sleep(0.0002)
+        # Only now: what was read before the phase tag may be of before.
+        result, _, sqhd, sqid, cid, status = struct.unpack_from("<IIHHHH", self.memory, at)
         q["head"] += 1
         if q["head"] == q["n"]:
             q["head"], q["phase"] = 0, q["phase"] ^ 1

@@ -35,6 +35,7 @@
 #define IDLE_NS 1000000u
 /* Rounds with work between two looks at the socket. */
 #define BUSY_ROUNDS	    256
+#define SLEEP_MIN_NS 100000
 #define SLEEP_MAX_MS	    4	 /* for clients that do not wake us */
 #define SLEEP_MAX_WAKING_MS 1000 /* for those that do */
 
@@ -579,7 +580,7 @@ static void idle(struct server *s, unsigned rounds, uint64_t *idle_since, int64_
 	now = emu_now_ns();
 	if (rounds == SPIN_ROUNDS) {
 		*idle_since = now;
-		*sleep_ns = 50000;
+		*sleep_ns = 0;
 	}
 	if (next_due) { /* a completion waits for its time: sleep if that is worth it */
 		if (next_due > now + 200000)
@@ -600,6 +601,8 @@ static void idle(struct server *s, unsigned rounds, uint64_t *idle_since, int64_
 				  1000000ll;
 	if (s->client_wakes || limit < 0)
 		*sleep_ns = limit;
+	else if (*sleep_ns <= 0) /* also after the time without a client, which is not measured */
+		*sleep_ns = SLEEP_MIN_NS;
 	else
 		*sleep_ns = 2 * *sleep_ns < limit ? 2 * *sleep_ns : limit;
 	sleep_until_woken(s, *sleep_ns);
