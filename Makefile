@@ -20,7 +20,7 @@ CFLAGS ?= -O3 -g
 VROOM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -pthread -fvisibility=hidden $(WARNINGS) \
 	-Idriver/include -Idriver -DVROOM_BINDIR='"$(BINDIR)"' -DVROOM_LIBDIR='"$(LIBDIR)"' \
 	$(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-LIBS := -lhugetlbfs -ljson-c -ldl
+LIBS := -lpciaccess -lhugetlbfs -lnuma -ljson-c -ldl
 
 LIB_SOURCES := $(wildcard driver/core/*.c driver/transport/*.c)
 CLI_SOURCES := $(wildcard driver/cli/*.c driver/emulator/*.c)
@@ -48,7 +48,7 @@ $(BUILD)/libvroom.so: $(LIB_OBJECTS)
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libvroom.so.0 $^ $(LIBS) -o $@
 
 $(BUILD)/vroom: $(CLI_OBJECTS) $(BUILD)/libvroom.a
-	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -lpciaccess -o $@
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 
 $(BUILD)/examples/%: driver/examples/%.c $(BUILD)/libvroom.a
 	@mkdir -p $(@D)
@@ -95,8 +95,9 @@ $(BUILD)/vroom.so: $(ENGINE_OBJECTS) $(BUILD)/libvroom.a
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-z,nodelete $^ $(LIBS) -o $@
 
 # --- what people call --------------------------------------------------------------------------
-DEPS := gcc make dpkg-dev xz-utils fio libc6-dev zlib1g-dev libpciaccess-dev libhugetlbfs-dev \
+DEPS := gcc make dpkg-dev xz-utils fio libc6-dev zlib1g-dev libpciaccess-dev libhugetlbfs-dev libnuma-dev \
 	libjson-c-dev pkg-config python3 python3-pytest python3-pytest-timeout procps
+VM_DEPS := qemu-system-x86 busybox-static cpio kmod e2fsprogs dmsetup
 CHECK_DEPS := clang-format clang-tidy shellcheck python3-venv
 
 # $(call install,PACKAGES): installs those of them that are missing, or says how to.
@@ -123,10 +124,21 @@ demo: deps ## Run the main job on an emulated controller beside fio's own engine
 
 # The suite needs a plain build and an instrumented one.
 test: deps ## The whole test suite
+	$(call install,$(VM_DEPS))
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
 	@$(MAKE) --no-print-directory -s -j$$(nproc) driver BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g'
 	$(PYTEST) tests $(TEST_ARGS)
+
+vm-test: deps ## The tests in a guest with QEMU's NVMe controllers (part of test)
+	$(call install,$(VM_DEPS))
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	$(PYTEST) tests/vm $(TEST_ARGS)
+
+vm-demo: deps ## The main job in a guest: the kernel's engines and vroom on one NVMe drive
+	$(call install,$(VM_DEPS))
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	@/usr/bin/python3 tests/vm/demo.py $(DEMO_ARGS)
 
 fresh-test: ## Both README commands in a fresh Debian 12 (debootstrap; needs root)
 	$(call install,debootstrap git)
@@ -164,7 +176,7 @@ help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 FORCE:
-.PHONY: all driver engine deps demo test fresh-test bench check install clean help FORCE
+.PHONY: all driver engine deps demo test vm-test vm-demo fresh-test bench check install clean help FORCE
 .DELETE_ON_ERROR:
 
 -include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)

@@ -10,6 +10,11 @@
 
 #include "engine.h"
 
+/* wait=hybrid looks this often before it sleeps: some microseconds, as an interrupt costs. */
+#define HYBRID_POLLS 1000
+/* Longest sleep; deadlines are kept within it. */
+#define WAIT_MS 1000
+
 /* What a job knows of one of its files. */
 struct job_file {
 	struct target *target;
@@ -27,8 +32,10 @@ struct job_qpair {
 struct job {
 	struct engine_options options;
 	struct job_qpair *qpairs;
+	struct vroom_qpair **waitable; /* the same queue pairs, as vroom_wait() wants them */
 	unsigned nr_qpairs;
-	unsigned next; /* whose turn it is to be polled first */
+	unsigned patience; /* empty polls before sleeping; 0: never sleeps */
+	unsigned next;	   /* whose turn it is to be polled first */
 	struct vroom_completion *done;
 	unsigned max_done;
 	void *memory; /* of fio's buffers */
@@ -241,6 +248,8 @@ static int engine_init(struct thread_data *td)
 	 */
 	if (td->eo)
 		job->options = *(struct engine_options *)td->eo;
+	if (job->options.wait != WAIT_POLL)
+		job->patience = job->options.wait == WAIT_HYBRID ? HYBRID_POLLS : 1;
 	if (!td->o.use_thread)
 		td->eo = NULL;
 	td->io_ops_data = job;
@@ -256,6 +265,7 @@ static void engine_cleanup(struct thread_data *td)
 	for (unsigned i = 0; i < job->nr_qpairs; i++)
 		vroom_qpair_destroy(job->qpairs[i].qp);
 	free(job->qpairs);
+	free(job->waitable);
 	free(job->done);
 	free(job);
 	td->io_ops_data = NULL;
@@ -292,6 +302,7 @@ static void engine_iomem_free(struct thread_data *td)
 static struct vroom_qpair *get_qpair(struct thread_data *td, struct target *target)
 {
 	struct job *job = td->io_ops_data;
+	struct vroom_qpair **waitable;
 	struct job_qpair *grown;
 
 	for (unsigned i = 0; i < job->nr_qpairs; i++)
@@ -301,9 +312,14 @@ static struct vroom_qpair *get_qpair(struct thread_data *td, struct target *targ
 	if (!grown)
 		return NULL;
 	job->qpairs = grown;
+	waitable = realloc(job->waitable, (job->nr_qpairs + 1) * sizeof(struct vroom_qpair *));
+	if (!waitable)
+		return NULL;
+	job->waitable = waitable;
 	grown[job->nr_qpairs].target = target;
 	if (vroom_qpair_create(target->ctrlr, td->o.iodepth, &grown[job->nr_qpairs].qp))
 		return NULL;
+	waitable[job->nr_qpairs] = grown[job->nr_qpairs].qp;
 	return grown[job->nr_qpairs++].qp;
 }
 
@@ -433,7 +449,7 @@ static int engine_getevents(struct thread_data *td, unsigned int min, unsigned i
 			    const struct timespec *t)
 {
 	struct job *job = td->io_ops_data;
-	unsigned int got = 0;
+	unsigned int got = 0, empty = 0;
 
 	if (VROOM_UNLIKELY(!job->nr_qpairs))
 		return 0;
@@ -447,6 +463,12 @@ static int engine_getevents(struct thread_data *td, unsigned int min, unsigned i
 		got += (unsigned int)n;
 		if (++job->next >= job->nr_qpairs)
 			job->next = 0;
+		if (n || !job->patience || got >= min || ++empty < job->patience * job->nr_qpairs)
+			continue;
+		n = vroom_wait(job->waitable, job->nr_qpairs, WAIT_MS);
+		if (VROOM_UNLIKELY(n < 0))
+			return give_up(td, n);
+		empty = 0;
 	} while (got < min);
 	return (int)got;
 }

@@ -9,10 +9,19 @@
 
 #include "vroom.h"
 
+/* How a job waits for completions when it has nothing else to do. */
+enum wait_mode {
+	WAIT_POLL,	/* looks at the completion queue, over and over */
+	WAIT_INTERRUPT, /* sleeps until the controller interrupts */
+	WAIT_HYBRID,	/* looks for as long as an interrupt costs, then sleeps */
+};
+
 /* The engine's options; fio fills one in per job. */
 struct engine_options {
 	void *pad;		 /* fio takes an option at offset 0 for one that is not stored */
 	unsigned int io_timeout; /* seconds */
+	unsigned int wait;	 /* enum wait_mode */
+	char *transport;
 	unsigned int readfua;
 	unsigned int writefua;
 	unsigned int ignored; /* options of the kernel's engines go here */

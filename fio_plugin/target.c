@@ -76,6 +76,19 @@ static size_t memory_for_all(void)
 	return bytes;
 }
 
+/* Does a job of this fio want interrupts? */
+static bool anybody_sleeps(void)
+{
+	for (unsigned i = 0; i < thread_number; i++) {
+		struct thread_data *td = tnumber_to_td(i);
+		const struct engine_options *eo = is_ours(td) ? td->eo : NULL;
+
+		if (eo && eo->wait != WAIT_POLL)
+			return true;
+	}
+	return false;
+}
+
 static int open_target(struct thread_data *td, const struct fio_file *file, uint64_t bytes,
 		       const char *key)
 {
@@ -88,6 +101,8 @@ static int open_target(struct thread_data *td, const struct fio_file *file, uint
 		.admin_timeout_ms = timeout_ms,
 		.file_bytes = bytes > for_all ? bytes : for_all,
 		.dma_bytes = first ? 0 : memory_for_all(),
+		.interrupts = anybody_sleeps(),
+		.transport = eo ? eo->transport : NULL,
 	};
 	struct target *t = calloc(1, sizeof(*t));
 	int ret;
@@ -98,6 +113,8 @@ static int open_target(struct thread_data *td, const struct fio_file *file, uint
 	ret = t->key ? vroom_open(file->file_name, &opts, &t->ctrlr) : -ENOMEM;
 	if (!ret && first)
 		ret = vroom_dma_share(t->ctrlr, first->ctrlr);
+	if (ret == -ENOTSUP && t->ctrlr)
+		ret = 0; /* then its data is copied */
 	if (ret) {
 		vroom_close(t->ctrlr);
 		free(t->key);

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["vm_fixtures"]  # of vm/
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 VROOM = Path(os.environ.get("VROOM_UNDER_TEST", BUILD / "vroom"))

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 
-GET_INFO, REGION_INFO, REGION_READ = 4, 5, 9
+GET_INFO, REGION_INFO, REGION_READ, RESET = 4, 5, 9, 13
 
 
 class FakeServer:
@@ -117,6 +117,7 @@ class FakeDiscovery(FakeServer):
         self.memory: list[tuple[int, mmap.mmap]] = []
         self.written: dict[int, int] = {}
         self.head = 0
+        self.stuck = False  # until it is reset
         self.registers[0] = struct.pack("<Q", 63 | 1 << 24 | 1 << 37)
 
     def map_memory(self, payload: bytes, fds) -> None:
@@ -127,7 +128,10 @@ class FakeDiscovery(FakeServer):
         return next((m, iova - base) for base, m in self.memory if base <= iova < base + len(m))
 
     def answer(self, command: int, payload: bytes) -> bytes | None:
-        if command == 10:
+        if command == RESET:
+            self.stuck = False
+            self.registers[0x14] = self.registers[0x1C] = bytes(8)
+        if command == 10 and not self.stuck:
             offset, region, count = struct.unpack_from("<QII", payload)
             value = int.from_bytes(payload[16 : 16 + count], "little")
             if region == 0:

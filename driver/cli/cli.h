@@ -8,6 +8,9 @@ int cli_id(int argc, char **argv);
 int cli_perf(int argc, char **argv);
 int cli_emulate(int argc, char **argv);
 int cli_fio(int argc, char **argv);
+int cli_bind(int argc, char **argv);
+int cli_unbind(int argc, char **argv);
+int cli_hugepages(int argc, char **argv);
 
 /* "vroom: " and vroom_error() on standard error; returns 1. */
 int cli_fail(void);

@@ -14,10 +14,13 @@
 
 struct arguments {
 	const char *address;
+	struct vroom_opts opts;
 	bool json;
 };
 
 static const struct argp_option options[] = {
+	{ "transport", 'x', "NAME", 0, "pci or vfio, for a PCI function (what fits its driver)",
+	  0 },
 	{ "json", 'j', 0, 0, "Print JSON", 0 },
 	{ 0 },
 };
@@ -28,6 +31,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 	switch (key) {
 	case 'j': a->json = true; return 0;
+	case 'x': a->opts.transport = arg; return 0;
 	case ARGP_KEY_ARG:
 		if (a->address)
 			argp_error(state, "one address at a time");
@@ -153,7 +157,7 @@ int cli_id(int argc, char **argv)
 	int count, ret = 0;
 
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
-	if (vroom_open(a.address, NULL, &c))
+	if (vroom_open(a.address, &a.opts, &c))
 		return cli_fail();
 	vroom_ctrlr_info(c, &info);
 	root = describe_ctrlr(&info);

@@ -15,6 +15,9 @@ static const struct command {
 	{ "id", cli_id, "show a controller, its namespaces, formats and limits" },
 	{ "perf", cli_perf, "measure the driver alone, without fio" },
 	{ "emulate", cli_emulate, "serve an emulated NVMe controller on a socket" },
+	{ "bind", cli_bind, "take an NVMe device from the kernel's driver" },
+	{ "unbind", cli_unbind, "give it back" },
+	{ "hugepages", cli_hugepages, "show and reserve huge pages" },
 	{ "fio", cli_fio, "run fio with vroom in the place of a job's ioengine=" },
 };
 
@@ -23,10 +26,11 @@ static int usage(FILE *to)
 	fprintf(to, "Usage: vroom COMMAND [ARGUMENTS]\n"
 		    "A userspace NVMe driver, its emulated controller and its fio engine.\n\n");
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-		fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].help);
+		fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
 	fprintf(to,
 		"\n`vroom COMMAND --help` explains a command; addresses are a file, a vfio-user\n"
-		"socket, emu-mem or emu-null, with options behind commas: /tmp/disk,lba=4096\n");
+		"socket, emu-mem or emu-null, with options behind commas (/tmp/disk,lba=4096), a PCI\n"
+		"function (0000:04:00.0) or its name (/dev/nvme0n1).\n");
 	return to == stderr;
 }
 

@@ -33,7 +33,8 @@ struct arguments {
 	uint64_t io_bytes;
 	double seconds;
 	enum workload workload;
-	bool json;
+	const char *transport;
+	bool interrupts, json;
 };
 
 struct worker {
@@ -68,6 +69,9 @@ static const struct argp_option options[] = {
 	{ "time", 't', "SECONDS", 0, "Run time (3)", 0 },
 	{ "jobs", 'j', "N", 0, "Threads, each with a queue pair (1)", 0 },
 	{ "io-timeout", 'T', "SECONDS", 0, "Give up when a command takes longer (30)", 0 },
+	{ "wait", 'W', "HOW", 0, "poll, or interrupt: sleep for completions (poll)", 0 },
+	{ "transport", 'x', "NAME", 0, "pci or vfio, for a PCI function (what fits its driver)",
+	  0 },
 	{ "json", 'J', 0, 0, "Print JSON", 0 },
 	{ 0 },
 };
@@ -113,6 +117,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (*end || a->io_timeout < 1 || a->io_timeout > 86400)
 			argp_error(state, "-T %s: must be 1 to 86400", arg);
 		return 0;
+	case 'W':
+		a->interrupts = !strcmp(arg, "interrupt");
+		if (!a->interrupts && strcmp(arg, "poll"))
+			argp_error(state, "-W %s: must be poll or interrupt", arg);
+		return 0;
+	case 'x': a->transport = arg; return 0;
 	case 'J': a->json = true; return 0;
 	case ARGP_KEY_ARG:
 		if (a->address)
@@ -212,6 +222,8 @@ static int run(struct worker *w)
 	while (in_flight) {
 		int n = vroom_poll(w->qp, done, BATCH);
 
+		if (!n && w->args->interrupts)
+			n = vroom_wait(&w->qp, 1, 1000) < 0 ? -1 : 0;
 		if (n <= 0) {
 			if (n < 0)
 				return n;
@@ -447,6 +459,8 @@ int cli_perf(int argc, char **argv)
 		return 1;
 	opts.dma_bytes = a.depth * a.io_bytes * a.threads;
 	opts.io_timeout_ms = a.io_timeout * 1000;
+	opts.interrupts = a.interrupts;
+	opts.transport = a.transport;
 	if (vroom_open(a.address, &opts, &c)) {
 		free(workers);
 		return cli_fail();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* From the text of an address to what it names. Looks at the file system, opens nothing. */
+/* From the text of an address to what it names. Looks at file system and sysfs, opens nothing. */
 #include "core/address.h"
 
 #include <ctype.h>
@@ -11,6 +11,7 @@
 #include <sys/sysmacros.h>
 
 #include "core/internal.h"
+#include "transport/device.h"
 
 /* "key=value,key=value" with keys of letters: what may follow an address after a comma. */
 static bool looks_like_options(const char *text)
@@ -80,15 +81,20 @@ static int take_options(struct vroom_address *a, const char *options)
 	return 0;
 }
 
-/* "0000:04:00.0", "0000.04.00.0" or without the domain. */
-static bool is_pci(const char *text)
+/* From a PCI address or a name of the kernel's to the function, and maybe the namespace. */
+static int take_pci(struct vroom_address *a)
 {
-	unsigned domain, bus, device, function;
-	char end;
+	char bdf[VROOM_BDF_MAX];
+	uint32_t nsid;
+	int ret = vroom_device_resolve(a->path, bdf, &nsid);
 
-	return sscanf(text, "%4x%*1[.:]%2x%*1[.:]%2x.%1x%c", &domain, &bus, &device, &function,
-		      &end) == 4 ||
-	       sscanf(text, "%2x:%2x.%1x%c", &bus, &device, &function, &end) == 3;
+	if (ret)
+		return ret;
+	a->kind = VROOM_ADDRESS_PCI;
+	snprintf(a->path, sizeof(a->path), "%s", bdf);
+	if (!a->nsid)
+		a->nsid = nsid;
+	return 0;
 }
 
 /* A directory with a socket named cntrl is how SPDK's target lays out a vfio-user address. */
@@ -115,10 +121,8 @@ static int take_device(struct vroom_address *a, const struct stat *st)
 	const char *name = strrchr(a->path, '/');
 
 	name = name ? name + 1 : a->path;
-	if (strncmp(name, "nvme", 4) == 0 || strncmp(name, "ng", 2) == 0) {
-		a->kind = VROOM_ADDRESS_PCI;
-		return 0;
-	}
+	if (strncmp(name, "nvme", 4) == 0 || strncmp(name, "ng", 2) == 0)
+		return take_pci(a);
 	return vroom_fail(ENODEV,
 			  "%s: is a %s device, not an NVMe one; name a file, a vfio-user "
 			  "socket or an NVMe device",
@@ -127,6 +131,7 @@ static int take_device(struct vroom_address *a, const struct stat *st)
 
 int vroom_address_parse(const char *text, struct vroom_address *out)
 {
+	char bdf[VROOM_BDF_MAX];
 	struct stat st;
 	size_t len;
 	int ret;
@@ -155,14 +160,14 @@ int vroom_address_parse(const char *text, struct vroom_address *out)
 		return 0;
 	}
 	if (stat(out->path, &st) != 0) {
-		if (errno != ENOENT)
-			return vroom_fail(errno, "%s: %s", out->text, strerror(errno));
-		if (is_pci(out->path) || strncmp(out->path, "/dev/nvme", 9) == 0 ||
+		out->kind = VROOM_ADDRESS_FILE;
+		if (vroom_device_parse(out->path, bdf) || strncmp(out->path, "/dev/nvme", 9) == 0 ||
 		    strncmp(out->path, "/dev/ng", 7) == 0)
-			out->kind = VROOM_ADDRESS_PCI;
+			ret = take_pci(out);
 		else
-			out->kind = VROOM_ADDRESS_FILE;
-		ret = 0;
+			ret = errno == ENOENT
+				      ? 0
+				      : vroom_fail(errno, "%s: %s", out->text, strerror(errno));
 	} else if (S_ISREG(st.st_mode)) {
 		out->kind = VROOM_ADDRESS_FILE;
 		ret = 0;

@@ -17,9 +17,9 @@ enum vroom_address_kind {
 struct vroom_address {
 	enum vroom_address_kind kind;
 	char text[PATH_MAX];	/* as written */
-	char path[PATH_MAX];	/* file or socket */
+	char path[PATH_MAX];	/* file or socket; of a PCI function 0000:04:00.0 */
 	char options[PATH_MAX]; /* "lba=4096,mdts=64K": for the emulated controller */
-	uint32_t nsid;		/* of ,ns=N; 0 when not given */
+	uint32_t nsid;		/* of ,ns=N or /dev/nvme0nN; 0 when not given */
 };
 
 /* Splits TEXT; says what is wrong in vroom_error(). 0 or -EINVAL, -EISDIR, -ENODEV, ... */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/internal.h"
+#include "transport/device.h"
 
 #define ADMIN_ENTRIES	  32
 #define HEALTH_TIMEOUT_MS 50
@@ -31,6 +32,22 @@ const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c)
 	size_t length = strlen(address);
 
 	return strncmp(line, address, length) == 0 ? line + length + 2 : line;
+}
+
+void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
+{
+	char line[512];
+	va_list args;
+	int n = snprintf(line, sizeof(line), "%s: ", c->address.text);
+
+	va_start(args, format);
+	if (n >= 0 && (size_t)n < sizeof(line))
+		vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+	va_end(args);
+	if (c->opts.notice)
+		c->opts.notice(line);
+	else
+		fprintf(stderr, "vroom: %s\n", line);
 }
 
 int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err)
@@ -74,6 +91,12 @@ int vroom_ctrlr_health(struct vroom_ctrlr *c)
 				 "%s: the controller reports a fatal status (CSTS.CFS); reset "
 				 "it by opening it again",
 				 c->address.text);
+	else if (!ret && c->admin_ready && !NVME_GET(csts, NVME_CSTS_RDY))
+		ret = vroom_fail(
+			ENODEV,
+			"%s: the controller is no longer ready (CSTS.RDY): it was removed, "
+			"or reset by somebody else",
+			c->address.text);
 	return ret ? vroom_ctrlr_mark_failed(c, ret) : 0;
 }
 
@@ -171,6 +194,34 @@ static int disable(struct vroom_ctrlr *c)
 	return wait_csts(c, NVME_CSTS_RDY_MASK, 0, cap_timeout_ms(c), "CSTS.RDY=0");
 }
 
+/* The same, by a reset of the function where the controller does not obey. */
+static int disable_or_reset(struct vroom_ctrlr *c)
+{
+	int ret = disable(c);
+
+	if ((ret != -ETIMEDOUT && ret != -EIO) || !c->transport->ops->reset)
+		return ret;
+	vroom_notice(c, "the controller does not stop; resetting the function");
+	ret = c->transport->ops->reset(c->transport);
+	return ret ? ret : disable(c);
+}
+
+/* The controller is off, so memory of a killed run that it still used can go back. */
+static int allow_dma(struct vroom_ctrlr *c)
+{
+	struct vroom_transport *t = c->transport;
+	uint64_t bytes;
+
+	snprintf(c->pool, sizeof(c->pool), "%s", t->pool ? t->pool : "");
+	bytes = vroom_dma_remove_pool(c);
+	if (bytes)
+		vroom_notice(c,
+			     "a killed run had left %llu MiB of DMA memory; the controller is "
+			     "disabled, the memory reclaimed",
+			     (unsigned long long)bytes >> 20);
+	return t->ops->allow_dma ? t->ops->allow_dma(t) : 0;
+}
+
 static int enable(struct vroom_ctrlr *c)
 {
 	uint32_t aqa = NVME_SET(ADMIN_ENTRIES - 1u, NVME_AQA_ASQS) |
@@ -262,6 +313,9 @@ static void release(struct vroom_ctrlr *c, bool owner)
 {
 	if (c->transport)
 		c->transport->ops->close(c->transport, owner);
+	/* The transport has cut the controller off from memory, whatever state it is in. */
+	if (owner)
+		vroom_dma_remove_pool(c);
 	vroom_dma_release_all(c);
 	if (c->trapped_doorbells)
 		munmap((void *)(uintptr_t)c->trapped_doorbells, VROOM_TRAPPED_BYTES);
@@ -270,9 +324,56 @@ static void release(struct vroom_ctrlr *c, bool owner)
 	free(c);
 }
 
+/* The kernel's nvme driver has it. Says who uses it, and how to get it. */
+static int refuse_bound(const struct vroom_ctrlr *c, const struct vroom_device *d)
+{
+	char holder[256];
+
+	if (vroom_device_holder(d->bdf, holder, sizeof(holder)))
+		return vroom_fail(EBUSY, "%s: %s is %s; it is left alone", c->address.text, d->bdf,
+				  holder);
+	return vroom_fail(EBUSY,
+			  "%s: the kernel's driver %s has the device; take it with: vroom bind %s",
+			  c->address.text, d->driver, d->bdf);
+}
+
+/* The address decides the device, the device's driver the transport, unless one was asked for. */
+static int choose_transport(struct vroom_ctrlr *c, const struct vroom_transport_ops **out)
+{
+	const char *wanted = c->opts.transport;
+	struct vroom_device d;
+	int ret;
+
+	*out = &vroom_transport_vfio_user;
+	if (c->address.kind != VROOM_ADDRESS_PCI) {
+		if (wanted && strcmp(wanted, (*out)->name))
+			return vroom_fail(EINVAL, "%s: transport %s is for PCI functions",
+					  c->address.text, wanted);
+		return 0;
+	}
+	ret = vroom_device_look(c->address.path, &d);
+	if (ret)
+		return ret;
+	if (!strcmp(d.driver, "vfio-pci"))
+		*out = &vroom_transport_vfio;
+	else if (!d.driver[0] || !strcmp(d.driver, "uio_pci_generic"))
+		*out = &vroom_transport_pci;
+	else
+		return refuse_bound(c, &d);
+	if (wanted && strcmp(wanted, (*out)->name))
+		return vroom_fail(
+			EINVAL,
+			"%s: transport %s was asked for, but the device is on %s; move it "
+			"with: vroom bind --driver %s %s",
+			c->address.text, wanted, d.driver[0] ? d.driver : "no driver",
+			strcmp(wanted, "vfio") ? "none" : "vfio-pci", d.bdf);
+	return 0;
+}
+
 int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_ctrlr **out)
 {
 	struct vroom_ctrlr *c = calloc(1, sizeof(*c));
+	const struct vroom_transport_ops *ops;
 	int ret;
 
 	*out = NULL;
@@ -286,19 +387,18 @@ int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_
 	if (!c->opts.admin_timeout_ms)
 		c->opts.admin_timeout_ms = VROOM_DEFAULT_TIMEOUT_MS;
 	ret = vroom_address_parse(address, &c->address);
-	if (!ret && c->address.kind == VROOM_ADDRESS_PCI)
-		ret = vroom_fail(ENOTSUP,
-				 "%s: is a PCI device; this version drives vfio-user and "
-				 "emulated controllers only",
-				 c->address.text);
 	if (!ret)
 		ret = map_shared(c);
 	if (!ret)
-		ret = vroom_transport_vfio_user.open(&c->address, &c->opts, &c->transport);
+		ret = choose_transport(c, &ops);
+	if (!ret)
+		ret = ops->open(&c->address, &c->opts, &c->transport);
 	if (!ret)
 		ret = check_capabilities(c);
 	if (!ret)
-		ret = disable(c);
+		ret = disable_or_reset(c);
+	if (!ret)
+		ret = allow_dma(c);
 	if (!ret && c->opts.dma_bytes)
 		ret = vroom_dma_reserve(c, c->opts.dma_bytes);
 	if (!ret)
@@ -339,8 +439,12 @@ void vroom_close(struct vroom_ctrlr *c)
 	if (!c)
 		return;
 	owner = c->opener == getpid();
-	if (owner)
+	if (owner) {
 		shut_down(c);
+		/* Off: nothing is written to our memory once it is somebody else's. */
+		if (!c->transport->ops->alive(c->transport))
+			disable(c);
+	}
 	release(c, owner);
 }
 

@@ -4,88 +4,189 @@
  * allocator over them whose bookkeeping forked processes share.
  *
  * A region is hugetlbfs memory where enough huge pages are free, else an anonymous file.
- * Neither has a name, so nothing is left behind however the process ends. (A transport
- * without an IOMMU will need the pages to outlive the process: docs/architecture.md.)
+ * Neither has a name, so nothing is left behind however the process ends. Only where addresses
+ * are physical (vroom_ctrlr.pool) must the pages outlive the process: a controller that nobody
+ * has disabled yet may write to them. Then a region is a named file in hugetlbfs, and the
+ * controller's next owner removes it.
  */
 #include <errno.h>
-#include <stddef.h>
-
+#include <fcntl.h>
 #include <hugetlbfs.h>
+#include <numaif.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/internal.h"
 
-#define GRANULE_SHIFT 21u
-#define GRANULE	      (1ul << GRANULE_SHIFT)
 /* Memory is taken page by page as it is touched, so that a generous size costs nothing. */
 #define REGION_BYTES (256ul << 20)
 /* Each region is twice the one before, up to this: controllers allow only so many. */
 #define REGION_BYTES_MAX (16ul << 30)
+/* The first region, where memory is locked as it is mapped. */
+#define PINNED_REGION_BYTES (4ul << 20)
 
 static size_t round_up(size_t value, size_t to)
 {
 	return (value + to - 1) / to * to;
 }
 
+/* Maps BYTES of FD, which is closed when that fails. hugetlbfs reserves all pages at once. */
+static void *map_fd(int fd, size_t bytes)
+{
+	void *base = MAP_FAILED;
+
+	if (fd < 0)
+		return NULL;
+	if (ftruncate(fd, (off_t)bytes) == 0)
+		base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (base != MAP_FAILED)
+		return base;
+	close(fd);
+	return NULL;
+}
+
 /* BYTES of huge pages, or NULL when there are not enough free ones. */
 static void *map_huge(size_t bytes, int *fd)
 {
-	void *base;
-
-	if (gethugepagesize() != (long)GRANULE)
+	if (gethugepagesize() != (long)VROOM_GRANULE)
 		return NULL;
 	*fd = hugetlbfs_unlinked_fd();
-	if (*fd < 0)
-		return NULL;
-	if (ftruncate(*fd, (off_t)bytes) == 0) {
-		/* Reserves all pages at once, or fails: no SIGBUS later. */
-		base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-		if (base != MAP_FAILED)
-			return base;
-	}
-	close(*fd);
-	return NULL;
+	return map_fd(*fd, bytes);
 }
 
 static void *map_ordinary(size_t bytes, int *fd)
 {
-	void *base;
-
 	*fd = memfd_create("vroom-dma", MFD_CLOEXEC);
-	if (*fd < 0)
-		return NULL;
-	if (ftruncate(*fd, (off_t)bytes) == 0) {
-		base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-		if (base != MAP_FAILED)
-			return base;
+	return map_fd(*fd, bytes);
+}
+
+/* Of huge pages, the sizes that are used: the smaller first. */
+static const unsigned page_shifts[] = { 21, 30 };
+
+/* The directory of hugetlbfs pages of 2^SHIFT bytes, or NULL when none is mounted. */
+static const char *pool_directory(unsigned shift)
+{
+	return hugetlbfs_find_path_for_size(1l << shift);
+}
+
+static void pool_path(const struct vroom_ctrlr *c, const char *dir, uint32_t index, char *path)
+{
+	snprintf(path, PATH_MAX, "%s/%s.%u", dir, c->pool, index);
+}
+
+/*
+ * Touches every page, so that it has its place; on the device's NUMA node if there is room. To
+ * touch what was reserved cannot fail.
+ */
+static void populate(const struct vroom_ctrlr *c, const struct vroom_dma_region *r)
+{
+	unsigned long node = c->transport->numa_node >= 0 ? 1ul << c->transport->numa_node : 0;
+
+	if (node)
+		mbind(r->base, r->bytes, MPOL_PREFERRED, &node, sizeof(node) * 8, 0);
+	for (size_t at = 0; at < r->bytes; at += 1ul << r->granule_shift)
+		((volatile char *)r->base)[at] = 0;
+}
+
+/* A file of the pool with at least BYTES of huge pages, in R. */
+static int map_pool(struct vroom_ctrlr *c, size_t bytes, struct vroom_dma_region *r)
+{
+	char path[PATH_MAX] = "";
+
+	for (size_t i = 0; i < sizeof(page_shifts) / sizeof(page_shifts[0]); i++) {
+		const char *dir = pool_directory(page_shifts[i]);
+
+		if (!dir)
+			continue;
+		pool_path(c, dir, c->shared->regions, path);
+		r->granule_shift = page_shifts[i];
+		r->bytes = round_up(bytes, 1ul << r->granule_shift);
+		r->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		r->base = map_fd(r->fd, r->bytes);
+		if (r->base) {
+			populate(c, r);
+			return 0;
+		}
+		unlink(path);
 	}
-	close(*fd);
-	return NULL;
+	if (!path[0])
+		return vroom_fail(ENOENT,
+				  "%s: no hugetlbfs is mounted, which DMA without an IOMMU needs: "
+				  "vroom hugepages 64M, as root",
+				  c->address.text);
+	return vroom_fail(ENOMEM,
+			  "%s: not enough free huge pages for %zu MiB of DMA memory; reserve more: "
+			  "vroom hugepages %zuM, as root",
+			  c->address.text, round_up(bytes, VROOM_GRANULE) >> 20,
+			  round_up(bytes, VROOM_GRANULE) >> 19);
+}
+
+/* Removes file INDEX of the pool. Bytes that it had. */
+static uint64_t remove_pool_file(const struct vroom_ctrlr *c, uint32_t index)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < sizeof(page_shifts) / sizeof(page_shifts[0]); i++) {
+		const char *dir = pool_directory(page_shifts[i]);
+		char path[PATH_MAX];
+		struct stat st;
+
+		if (!dir)
+			continue;
+		pool_path(c, dir, index, path);
+		if (stat(path, &st) == 0 && unlink(path) == 0)
+			bytes += (uint64_t)st.st_size;
+	}
+	return bytes;
+}
+
+uint64_t vroom_dma_remove_pool(const struct vroom_ctrlr *c)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t index = 0; c->pool[0] && index < VROOM_MAX_REGIONS; index++)
+		bytes += remove_pool_file(c, index);
+	return bytes;
+}
+
+/* Huge pages where there are enough, else ordinary memory. */
+static int map_any(struct vroom_ctrlr *c, size_t bytes, struct vroom_dma_region *r)
+{
+	/* What is taken as it is touched may be generous; what is pinned at once may not. */
+	size_t least = c->transport->pins ? PINNED_REGION_BYTES : REGION_BYTES;
+
+	r->granule_shift = VROOM_GRANULE_SHIFT;
+	r->bytes = round_up(bytes, VROOM_GRANULE);
+	r->base = map_huge(r->bytes, &r->fd);
+	if (r->base)
+		return 0;
+	r->bytes = VROOM_MAX(r->bytes, VROOM_MIN(least << c->shared->regions, REGION_BYTES_MAX));
+	if (c->transport->pins) /* but not more than twice what is needed */
+		r->bytes = VROOM_MIN(r->bytes, 2 * round_up(bytes, VROOM_GRANULE));
+	r->base = map_ordinary(r->bytes, &r->fd);
+	return r->base ? 0
+		       : vroom_fail(ENOMEM, "%s: cannot map %zu bytes of DMA memory: %s",
+				    c->address.text, r->bytes, strerror(errno));
 }
 
 /* Adds a region of at least BYTES. The lock is held. */
 static int add_region_locked(struct vroom_ctrlr *c, size_t bytes)
 {
 	struct vroom_shared *s = c->shared;
-	struct vroom_dma_region r = { .granule_shift = GRANULE_SHIFT, .fd = -1 };
+	struct vroom_dma_region r = { .fd = -1 };
 	int ret;
 
 	if (s->regions == VROOM_MAX_REGIONS)
 		return vroom_fail(ENOMEM, "%s: all %d regions of DMA memory are in use",
 				  c->address.text, VROOM_MAX_REGIONS);
-	r.bytes = round_up(bytes, GRANULE);
-	r.base = map_huge(r.bytes, &r.fd);
-	if (!r.base) {
-		r.bytes =
-			VROOM_MAX(r.bytes, VROOM_MIN(REGION_BYTES << s->regions, REGION_BYTES_MAX));
-		r.base = map_ordinary(r.bytes, &r.fd);
-	}
-	if (!r.base)
-		return vroom_fail(ENOMEM, "%s: cannot map %zu bytes of DMA memory: %s",
-				  c->address.text, r.bytes, strerror(errno));
-	r.iova = calloc(r.bytes >> GRANULE_SHIFT, sizeof(*r.iova));
+	ret = c->pool[0] ? map_pool(c, bytes, &r) : map_any(c, bytes, &r);
+	if (ret)
+		return ret;
+	r.iova = calloc(VROOM_MAX(r.bytes >> r.granule_shift, 1ul), sizeof(*r.iova));
 	if (!r.iova) {
 		ret = vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
 		goto out_unmap;
@@ -102,6 +203,8 @@ out_free:
 out_unmap:
 	munmap(r.base, r.bytes);
 	close(r.fd);
+	if (c->pool[0])
+		remove_pool_file(c, s->regions);
 	return ret;
 }
 
@@ -198,7 +301,8 @@ int vroom_dma_reserve(struct vroom_ctrlr *c, size_t bytes)
 	uint64_t total = 0, used = 0;
 	int ret = 0;
 
-	bytes = round_up(bytes, GRANULE);
+	/* Room for queues and lists besides, so that BYTES can be had in one piece. */
+	bytes = round_up(bytes + VROOM_GRANULE / 2, VROOM_GRANULE);
 	vroom_lock(&s->lock);
 	for (uint32_t i = 0; i < s->regions; i++)
 		total += c->region[i].base && !c->region[i].shared ? c->region[i].bytes : 0;
@@ -222,6 +326,27 @@ static bool has_region(const struct vroom_ctrlr *c, const void *base)
 	return false;
 }
 
+/*
+ * Memory of OWNER's pool that C uses by physical address gets a second name, so that it stays
+ * until both controllers have been disabled.
+ */
+static int share_file(struct vroom_ctrlr *c, const struct vroom_ctrlr *owner, unsigned index)
+{
+	const char *dir = pool_directory(owner->region[index].granule_shift);
+	char from[PATH_MAX], to[PATH_MAX];
+
+	if (!c->pool[0])
+		return 0;
+	if (!owner->pool[0] || !dir)
+		return vroom_fail(ENOTSUP, "%s: cannot reach the memory of %s", c->address.text,
+				  owner->address.text);
+	pool_path(owner, dir, index, from);
+	pool_path(c, dir, c->shared->regions, to);
+	return link(from, to) ? vroom_fail(errno, "%s: cannot link %s: %s", c->address.text, from,
+					   strerror(errno))
+			      : 0;
+}
+
 int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
 {
 	struct vroom_shared *s = c->shared;
@@ -238,8 +363,11 @@ int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
 					 c->address.text, VROOM_MAX_REGIONS);
 			break;
 		}
+		ret = share_file(c, owner, i);
+		if (ret)
+			break;
 		r.shared = true;
-		r.iova = calloc(r.bytes >> r.granule_shift, sizeof(*r.iova));
+		r.iova = calloc(VROOM_MAX(r.bytes >> r.granule_shift, 1ul), sizeof(*r.iova));
 		ret = r.iova ? c->transport->ops->dma_map(c->transport, &r, s->next_iova)
 			     : vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
 		if (ret) {

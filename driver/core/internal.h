@@ -21,6 +21,9 @@
 #define VROOM_MAX_EXTENTS	 16384
 /* Room for the doorbells of a controller that does not let them be mapped. */
 #define VROOM_TRAPPED_BYTES (64ul << 20)
+/* DMA memory is contiguous by this much, even where addresses are physical. */
+#define VROOM_GRANULE_SHIFT 21u
+#define VROOM_GRANULE	    (1ul << VROOM_GRANULE_SHIFT)
 /* One command never moves more than this, so that its PRP lists stay small. */
 #define VROOM_MAX_TRANSFER (16u << 20)
 
@@ -42,6 +45,7 @@ struct vroom_shared {
 	int failing;	   /* somebody is about to set the next two */
 	int failed;	   /* negative errno once the controller is beyond use */
 	char failure[256]; /* and why, in words */
+	int hinted;	   /* that a job runs far from the device */
 	uint16_t admin_cid;
 	uint32_t admin_tail;
 	uint32_t admin_head;
@@ -60,6 +64,7 @@ struct vroom_ctrlr {
 	struct vroom_address address;
 	struct vroom_opts opts;
 	pid_t opener;
+	char pool[32]; /* of transport->pool, which it outlives; "": none */
 	/* Regions that this process has mapped, by their shared index; base NULL: not here. */
 	struct vroom_dma_region region[VROOM_MAX_REGIONS];
 	/* admin queue pair, in DMA memory */
@@ -85,6 +90,28 @@ struct vroom_ctrlr {
 /* error.c: sets vroom_error() and returns -ERR. */
 int vroom_fail(int err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/*
+ * Registers are read and written 32 bits at a time, the low half first: not every device takes
+ * 64 (PCIe 3.1).
+ */
+static inline void vroom_mmio_read(const volatile void *at, void *value, unsigned width)
+{
+	const volatile uint32_t *from = (const volatile uint32_t *)at;
+	uint32_t *to = (uint32_t *)value;
+
+	for (unsigned i = 0; i < width / 4; i++)
+		to[i] = from[i];
+}
+
+static inline void vroom_mmio_write(volatile void *at, const void *value, unsigned width)
+{
+	volatile uint32_t *to = (volatile uint32_t *)at;
+	const uint32_t *from = (const uint32_t *)value;
+
+	for (unsigned i = 0; i < width / 4; i++)
+		to[i] = from[i];
+}
+
 /* util.c */
 uint64_t vroom_now_ms(void);
 /* A process-shared robust mutex; a lock whose owner died is taken over. */
@@ -100,6 +127,8 @@ uint64_t vroom_dma_iova(struct vroom_ctrlr *c, const void *va);
 /* Frees what the dead process OWNER had allocated. The lock is held. */
 void vroom_dma_reclaim_locked(struct vroom_ctrlr *c, pid_t owner);
 void vroom_dma_release_all(struct vroom_ctrlr *c);
+/* Removes the files of the pool; the controller must be off. Bytes that they had. */
+uint64_t vroom_dma_remove_pool(const struct vroom_ctrlr *c);
 
 /* prp.c */
 /* List pages that BYTES at the page offset of IOVA need: 0 when PRP1 and PRP2 do. */
@@ -112,6 +141,9 @@ int vroom_prp_build(struct vroom_ctrlr *c, const void *va, size_t bytes, uint64_
 		    uint64_t *prp1, uint64_t *prp2);
 
 /* ctrlr.c */
+/* Tells the user, through vroom_opts.notice, of something that is no error. */
+void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 /* The doorbell of queue QID; *SLEEPING is what vroom_doorbell() looks at. */
 int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
 			 volatile uint32_t **doorbell, const volatile uint32_t **sleeping);

@@ -5,9 +5,11 @@
  * be, deadlines and the end of a controller.
  */
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,10 +17,15 @@
 #include "core/internal.h"
 
 /* A deadline is this many ticks of the queue pair's epoch. */
-#define DEADLINE_TICKS	  8
-#define ALIVE_INTERVAL_MS 100
-#define CSTS_INTERVAL_MS  1000
-#define YIELDS_PER_LOOK	  8
+#define DEADLINE_TICKS	    8
+#define ALIVE_INTERVAL_MS   100
+#define CSTS_INTERVAL_MS    1000
+#define YIELDS_PER_LOOK	    8
+#define CALLS_PER_YIELD_MAX 64
+#define LOOK_MS		    4
+#define CALLS_PER_LOOK_MAX  4096
+/* Queue pairs that vroom_wait() takes. */
+#define WAIT_MAX 64
 
 /* A request that takes several commands. */
 struct vroom_split {
@@ -39,12 +46,16 @@ struct vroom_bounce {
 struct vroom_qpair_cold {
 	struct vroom_bounce *bounce; /* by command identifier */
 	size_t *list_pages;	     /* by command identifier */
-	uint64_t yields;
+	/* vroom_poll_idle(): how often it was called, and how often it does what */
+	uint64_t idle_calls, yields;
+	unsigned calls_per_yield, calls_per_look, calls_since_look;
+	uint64_t last_look;
 	long switches; /* involuntary, of this thread, at the last look */
 	uint64_t tick_ms;
 	uint64_t next_tick;
 	uint64_t next_alive;
 	uint64_t next_csts;
+	int eventfd; /* signalled by the completion queue's interrupt; -1: none */
 };
 
 /* --- the end of a queue pair ------------------------------------------------------------ */
@@ -115,36 +126,37 @@ int vroom_bad_completion(struct vroom_qpair *qp, uint16_t cid)
  * job. Where jobs are scheduled in groups (a session each, as fio's jobs are), yielding
  * reaches only the own group; so when others do compete for this processor, which shows
  * in involuntary switches, sleep for as short as the timer allows. With a processor to
- * itself a thread never sleeps.
+ * itself a thread never sleeps, and yields ever more seldom.
  */
 static void give_way(struct vroom_qpair_cold *cold)
 {
 	struct timespec shortest = { .tv_nsec = 1000 };
 	struct rusage usage;
 
+	if (++cold->idle_calls % cold->calls_per_yield)
+		return;
 	sched_yield();
 	if (++cold->yields % YIELDS_PER_LOOK)
 		return;
 	getrusage(RUSAGE_THREAD, &usage);
-	if (usage.ru_nivcsw != cold->switches)
+	if (usage.ru_nivcsw != cold->switches) {
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &shortest, NULL);
+		cold->calls_per_yield = 1;
+	} else if (cold->calls_per_yield < CALLS_PER_YIELD_MAX) {
+		cold->calls_per_yield *= 2;
+	}
 	cold->switches = usage.ru_nivcsw;
 }
 
-/* Called every VROOM_IDLE_POLLS polls without a completion. */
-int vroom_poll_idle(struct vroom_qpair *qp)
+/* Deadlines, and whether the controller is still there: 0, or QP's end. */
+static int look_after(struct vroom_qpair *qp, uint64_t now)
 {
 	struct vroom_qpair_cold *cold = qp->cold;
 	struct vroom_ctrlr *c = qp->ctrlr;
-	uint64_t now;
 	int ret = 0;
 
-	if (qp->error)
-		return qp->error;
-	give_way(qp->cold);
 	if (qp->free_count == qp->depth)
 		return 0;
-	now = vroom_now_ms();
 	if (now >= cold->next_tick) {
 		cold->next_tick = now + cold->tick_ms;
 		qp->epoch++;
@@ -170,6 +182,82 @@ int vroom_poll_idle(struct vroom_qpair *qp)
 			vroom_ctrlr_mark_failed(c, ret);
 	}
 	return ret ? fail_qpair(qp, ret) : 0;
+}
+
+/* Called every VROOM_IDLE_POLLS polls without a completion. */
+int vroom_poll_idle(struct vroom_qpair *qp)
+{
+	struct vroom_qpair_cold *cold = qp->cold;
+	uint64_t now;
+
+	if (qp->error)
+		return qp->error;
+	give_way(cold);
+	if (++cold->calls_since_look < cold->calls_per_look)
+		return 0;
+	/* Every LOOK_MS or so: to read the clock takes microseconds where it is a device. */
+	now = vroom_now_ms();
+	if (now < cold->last_look + LOOK_MS && cold->calls_per_look < CALLS_PER_LOOK_MAX)
+		cold->calls_per_look *= 2;
+	else if (now > cold->last_look + 2 * LOOK_MS && cold->calls_per_look > 1)
+		cold->calls_per_look /= 2;
+	cold->last_look = now;
+	cold->calls_since_look = 0;
+	return look_after(qp, now);
+}
+
+/* Is there a completion to reap? */
+static bool has_completion(const struct vroom_qpair *qp)
+{
+	return (__atomic_load_n(&qp->cq[qp->cq_head].status, __ATOMIC_ACQUIRE) & 1) == qp->phase;
+}
+
+/*
+ * Hands over what was submitted, and all that was reaped: a controller may hold an interrupt
+ * back while it believes that the last one is still being served.
+ */
+static void prepare_to_sleep(struct vroom_qpair *qp)
+{
+	vroom_ring(qp);
+	if (!qp->cq_unrung)
+		return;
+	qp->cq_unrung = 0;
+	vroom_doorbell(qp, qp->cq_doorbell, qp->cq_head);
+}
+
+int vroom_wait(struct vroom_qpair *const *qps, unsigned count, unsigned timeout_ms)
+{
+	uint64_t end = vroom_now_ms() + timeout_ms;
+	struct pollfd fds[WAIT_MAX];
+	eventfd_t value;
+
+	if (count > WAIT_MAX)
+		return vroom_fail(EINVAL, "vroom_wait: at most %d queue pairs at once", WAIT_MAX);
+	for (unsigned i = 0; i < count; i++) {
+		if (qps[i]->cold->eventfd < 0)
+			return vroom_fail(EINVAL, "%s: was opened without interrupts",
+					  qps[i]->ctrlr->address.text);
+		fds[i] = (struct pollfd){ .fd = qps[i]->cold->eventfd, .events = POLLIN };
+		prepare_to_sleep(qps[i]);
+	}
+	for (;;) {
+		uint64_t now = vroom_now_ms();
+		int ret;
+
+		for (unsigned i = 0; i < count; i++) {
+			eventfd_read(fds[i].fd, &value);
+			if (has_completion(qps[i]))
+				return 1;
+		}
+		if (now >= end)
+			return 0;
+		/* Wakes now and then to look at deadlines and at the controller. */
+		ret = poll(fds, count, (int)VROOM_MIN(end - now, (uint64_t)ALIVE_INTERVAL_MS));
+		for (unsigned i = 0; i < count && ret == 0; i++)
+			ret = look_after(qps[i], vroom_now_ms());
+		if (ret < 0 && errno != EINTR)
+			return ret;
+	}
 }
 
 void vroom_doorbell_slow(struct vroom_qpair *qp, volatile uint32_t *doorbell, uint32_t value)
@@ -432,14 +520,57 @@ static int create_queues(struct vroom_qpair *qp)
 		.cdw11 = (uint32_t)qp->qid << NVME_CREATE_HIGH16_SHIFT | NVME_CREATE_PC,
 	};
 	struct nvme_sqe undo = { .opcode = NVME_ADMIN_DELETE_CQ, .cdw10 = qp->qid };
-	int ret = vroom_admin(c, &cq, NULL, 0, false, NULL);
+	int ret;
 
+	/* Queue pair N has vector N; the admin queue, which is polled, has the first. */
+	if (qp->cold->eventfd >= 0)
+		cq.cdw11 |= (uint32_t)qp->qid << NVME_CREATE_HIGH16_SHIFT | NVME_CREATE_IEN;
+	ret = vroom_admin(c, &cq, NULL, 0, false, NULL);
 	if (ret)
 		return ret;
 	ret = vroom_admin(c, &sq, NULL, 0, false, NULL);
 	if (ret)
 		vroom_admin(c, &undo, NULL, 0, false, &(struct nvme_cqe){ 0 });
 	return ret;
+}
+
+/* Alignment by which a queue of BYTES lies within one granule: it must be contiguous. */
+static size_t queue_align(const struct vroom_ctrlr *c, size_t bytes)
+{
+	size_t align = c->page_size;
+
+	while (align < bytes)
+		align *= 2;
+	return align;
+}
+
+/* An eventfd that the queue pair's own MSI-X vector signals. */
+static int connect_interrupt(struct vroom_qpair *qp)
+{
+	struct vroom_transport *t = qp->ctrlr->transport;
+
+	if (qp->qid >= t->vectors)
+		return vroom_fail(
+			ENOSPC,
+			"%s: the controller has %u MSI-X vectors, one of them for the admin "
+			"queue; use wait=poll, or fewer jobs",
+			qp->ctrlr->address.text, t->vectors);
+	qp->cold->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (qp->cold->eventfd < 0)
+		return vroom_fail(errno, "%s: eventfd: %s", qp->ctrlr->address.text,
+				  strerror(errno));
+	return t->ops->set_irq(t, qp->qid, qp->cold->eventfd);
+}
+
+static void disconnect_interrupt(struct vroom_qpair *qp)
+{
+	struct vroom_transport *t = qp->ctrlr->transport;
+
+	if (qp->cold->eventfd < 0)
+		return;
+	t->ops->set_irq(t, qp->qid, -1);
+	close(qp->cold->eventfd);
+	qp->cold->eventfd = -1;
 }
 
 static int allocate(struct vroom_qpair *qp)
@@ -452,8 +583,8 @@ static int allocate(struct vroom_qpair *qp)
 	qp->free_slots = calloc(qp->depth, sizeof(*qp->free_slots));
 	qp->cold->bounce = calloc(qp->depth, sizeof(*qp->cold->bounce));
 	qp->cold->list_pages = calloc(qp->depth, sizeof(*qp->cold->list_pages));
-	qp->sq = vroom_dma_alloc(c, sq, c->page_size);
-	qp->cq = vroom_dma_alloc(c, cq, c->page_size);
+	qp->sq = vroom_dma_alloc(c, sq, queue_align(c, sq));
+	qp->cq = vroom_dma_alloc(c, cq, queue_align(c, cq));
 	if (!qp->slots || !qp->free_slots || !qp->cold->bounce || !qp->cold->list_pages ||
 	    !qp->sq || !qp->cq)
 		return vroom_fail(ENOMEM, "%s: no memory for a queue pair of depth %u",
@@ -493,6 +624,21 @@ static void release(struct vroom_qpair *qp, bool deleted)
 	free(qp);
 }
 
+/* Says, once for all jobs on the controller, that this one runs far from it. */
+static void check_numa_node(const struct vroom_ctrlr *c)
+{
+	int device = c->transport->numa_node;
+	unsigned cpu, node;
+
+	if (device < 0 || getcpu(&cpu, &node) != 0 || node == (unsigned)device ||
+	    __atomic_exchange_n(&c->shared->hinted, 1, __ATOMIC_RELAXED))
+		return;
+	vroom_notice(c,
+		     "the device is on NUMA node %d, this job runs on node %u and will be slower; "
+		     "keep it near: numa_cpu_nodes=%d in fio, or numactl -N %d",
+		     device, node, device, device);
+}
+
 int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair **out)
 {
 	unsigned entries = (unsigned)NVME_GET(c->cap, NVME_CAP_MQES) + 1;
@@ -509,7 +655,13 @@ int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair
 		free(qp);
 		return vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
 	}
+	qp->cold->eventfd = -1;
+	qp->cold->calls_per_yield = qp->cold->calls_per_look = 1;
+	/* Physical memory is contiguous by huge page only. */
+	if (c->transport->pool)
+		entries = VROOM_MIN(entries, VROOM_GRANULE / sizeof(struct nvme_sqe));
 	/* A queue of n entries is full with n - 1 (Base 3.3.1.5). */
+	check_numa_node(c);
 	qp->depth = VROOM_MIN(VROOM_MAX(depth, 1u), entries - 1);
 	qp->sq_size = qp->depth + 1;
 	qp->cq_size = VROOM_MIN(VROOM_MAX(2 * qp->sq_size, 16u), entries);
@@ -528,7 +680,9 @@ int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair
 				 c->address.text, c->qpairs);
 		goto out_release;
 	}
-	ret = allocate(qp);
+	ret = c->opts.interrupts ? connect_interrupt(qp) : 0;
+	if (!ret)
+		ret = allocate(qp);
 	if (ret)
 		goto out_qid;
 	vroom_dma_translate(c, qp->sq, &qp->dma);
@@ -543,6 +697,7 @@ int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair
 	return 0;
 
 out_qid:
+	disconnect_interrupt(qp);
 	c->shared->qpair_owner[qp->qid] = 0;
 out_release:
 	release(qp, true);
@@ -564,5 +719,6 @@ void vroom_qpair_destroy(struct vroom_qpair *qp)
 	if (!ret)
 		c->shared->qpair_owner[qp->qid] = 0;
 	vroom_unlock(&c->shared->lock);
+	disconnect_interrupt(qp);
 	release(qp, !ret);
 }

@@ -35,8 +35,8 @@
 #define IDLE_NS 1000000u
 /* Rounds with work between two looks at the socket. */
 #define BUSY_ROUNDS	    256
-#define SLEEP_MIN_NS 100000
-#define SLEEP_MAX_MS	    4	 /* for clients that do not wake us */
+#define SLEEP_MIN_NS	    100000
+#define SLEEP_MAX_MS	    8	 /* for clients that do not wake us */
 #define SLEEP_MAX_WAKING_MS 1000 /* for those that do */
 
 struct server {
@@ -554,7 +554,7 @@ static void sleep_until_woken(struct server *s, int64_t timeout_ns)
 	__atomic_store_n(s->e.sleep_word, 1, __ATOMIC_SEQ_CST);
 	/* Orders each client's doorbell store before its load of the sleep word: a client that
 	 * read 0 has its store visible to the check below. */
-	if (s->membarrier)
+	if (s->membarrier && s->client_wakes)
 		syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
 	if (!emu_has_work(&s->e))
 		look_at_sockets(s, timeout_ns);

@@ -55,6 +55,12 @@ struct vroom_opts {
 	size_t dma_bytes;
 	/* I/O queue pairs to ask for; 0: 128. The controller may grant fewer. */
 	unsigned qpairs;
+	/* Completions raise interrupts, so that vroom_wait() can sleep; polling works as well. */
+	bool interrupts;
+	/* "pci" or "vfio" for a PCI function; NULL: what fits the driver that has the device. */
+	const char *transport;
+	/* Told, in one line, of what is no error but worth knowing; NULL: stderr is. */
+	void (*notice)(const char *line);
 };
 
 /*
@@ -83,7 +89,7 @@ void vroom_close(struct vroom_ctrlr *ctrlr);
 /* What the controller said of itself. Pointers live as long as the controller. */
 struct vroom_ctrlr_info {
 	const char *address;		/* as it was opened */
-	const char *transport;		/* "vfio-user" */
+	const char *transport;		/* "vfio-user", "vfio" or "pci" */
 	const struct nvme_id_ctrlr *id; /* Identify Controller */
 	uint64_t cap;			/* CAP register */
 	uint32_t vs;			/* VS register */
@@ -138,6 +144,13 @@ int vroom_qpair_create(struct vroom_ctrlr *ctrlr, unsigned depth, struct vroom_q
 
 /* Deletes the queues and frees QP. Commands still outstanding are dropped. NULL is fine. */
 void vroom_qpair_destroy(struct vroom_qpair *qp);
+
+/*
+ * Sleeps until one of the COUNT queue pairs QPS may have completions to reap, or TIMEOUT_MS
+ * have passed. Their controllers must have been opened with vroom_opts.interrupts. Commands
+ * that were not rung are. Returns 1, 0 after the time-out, or a negative errno like vroom_poll().
+ */
+int vroom_wait(struct vroom_qpair *const *qps, unsigned count, unsigned timeout_ms);
 
 /*
  * Runs one admin command and waits for it. SQE's cid, prp1 and prp2 are filled in. BUF may

@@ -21,7 +21,7 @@ struct vroom_dma_region {
 	void *base;
 	size_t bytes;		/* a multiple of the granule */
 	int fd;			/* what BASE maps from offset 0 */
-	unsigned granule_shift; /* log2 of the largest unit that is contiguous for the device */
+	unsigned granule_shift; /* log2 of the unit that is contiguous for the device */
 	uint64_t *iova;		/* where the controller sees each granule; the region's */
 	bool shared;		/* another controller's memory: nothing is allocated from it */
 };
@@ -43,6 +43,12 @@ struct vroom_transport_ops {
 	int (*write)(struct vroom_transport *t, uint32_t offset, const void *value, unsigned width);
 	/* Makes REGION reachable, at IOVA on if the transport may choose; fills region->iova. */
 	int (*dma_map)(struct vroom_transport *t, struct vroom_dma_region *region, uint64_t iova);
+	/* The controller has been disabled: from now on it may reach memory. NULL: always may. */
+	int (*allow_dma)(struct vroom_transport *t);
+	/* Function-level reset: for a controller that cannot be disabled. NULL: there is none. */
+	int (*reset)(struct vroom_transport *t);
+	/* MSI-X vector VECTOR signals eventfd FD from now on; -1: nothing. NULL: no interrupts. */
+	int (*set_irq)(struct vroom_transport *t, unsigned vector, int fd);
 	/* Tells a sleeping controller that a mapped doorbell was written. NULL: none sleeps. */
 	void (*wake)(struct vroom_transport *t);
 	/* 0 while the controller's side is there; cheap enough for ten times a second. */
@@ -54,8 +60,18 @@ struct vroom_transport {
 	volatile uint32_t *doorbells; /* BAR0 + 1000h mapped, or NULL: doorbells are messages */
 	size_t doorbell_bytes;
 	const volatile uint32_t *sleeping; /* the controller's sleep word, or NULL */
+	unsigned vectors;		   /* MSI-X vectors, when interrupts were asked for */
+	int numa_node;			   /* where the device is, or -1 */
+	bool pins;			   /* memory that is mapped is taken at once, and counted */
+	/*
+	 * Set: addresses are physical. DMA memory is then huge pages in files of this name, which
+	 * outlive a killed process until the next owner has disabled the controller.
+	 */
+	const char *pool;
 };
 
 extern const struct vroom_transport_ops vroom_transport_vfio_user;
+extern const struct vroom_transport_ops vroom_transport_vfio;
+extern const struct vroom_transport_ops vroom_transport_pci;
 
 #endif

@@ -70,6 +70,8 @@ static const char *command_name(uint16_t command)
 		[VFIO_USER_DEVICE_GET_INFO] = "DEVICE_GET_INFO",
 		[VFIO_USER_DEVICE_GET_REGION_INFO] = "DEVICE_GET_REGION_INFO",
 		[VFIO_USER_DEVICE_GET_REGION_IO_FDS] = "DEVICE_GET_REGION_IO_FDS",
+		[VFIO_USER_DEVICE_GET_IRQ_INFO] = "DEVICE_GET_IRQ_INFO",
+		[VFIO_USER_DEVICE_SET_IRQS] = "DEVICE_SET_IRQS",
 		[VFIO_USER_REGION_READ] = "REGION_READ",
 		[VFIO_USER_REGION_WRITE] = "REGION_WRITE",
 		[VFIO_USER_DEVICE_RESET] = "DEVICE_RESET",
@@ -515,6 +517,46 @@ static int setup_wake(struct vfio_user *v)
 	return 0;
 }
 
+static int vfio_user_set_irq(struct vroom_transport *t, unsigned vector, int fd)
+{
+	union {
+		struct vfio_irq_set set;
+		char bytes[sizeof(struct vfio_irq_set)];
+	} out = { .set = { .argsz = sizeof(out),
+			   .flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
+			   .index = VFIO_PCI_MSIX_IRQ_INDEX,
+			   .start = vector,
+			   .count = 1 } };
+	struct message m = { .command = VFIO_USER_DEVICE_SET_IRQS,
+			     .payload = &out,
+			     .bytes = sizeof(out),
+			     .fds = &fd,
+			     .nfds = fd >= 0 };
+
+	return ask((struct vfio_user *)t, &m, 0);
+}
+
+static int count_vectors(struct vfio_user *v)
+{
+	struct vfio_irq_info info = { .argsz = sizeof(info), .index = VFIO_PCI_MSIX_IRQ_INDEX };
+	struct message m = { .command = VFIO_USER_DEVICE_GET_IRQ_INFO,
+			     .payload = &info,
+			     .bytes = sizeof(info),
+			     .reply = &info,
+			     .reply_capacity = sizeof(info) };
+	int ret = ask(v, &m, sizeof(info));
+
+	v->base.vectors = info.count;
+	return ret;
+}
+
+static int vfio_user_reset(struct vroom_transport *t)
+{
+	struct message m = { .command = VFIO_USER_DEVICE_RESET };
+
+	return ask((struct vfio_user *)t, &m, 0);
+}
+
 static int connect_socket(struct vfio_user *v, const char *path)
 {
 	struct sockaddr_un sun = { .sun_family = AF_UNIX };
@@ -604,8 +646,11 @@ static int vfio_user_open(const struct vroom_address *addr, const struct vroom_o
 		ret = map_bar0(v);
 	if (!ret)
 		ret = setup_wake(v);
+	if (!ret && opts->interrupts)
+		ret = count_vectors(v);
 	if (ret)
 		goto out_close;
+	v->base.numa_node = -1;
 	*out = &v->base;
 	return 0;
 
@@ -621,6 +666,8 @@ const struct vroom_transport_ops vroom_transport_vfio_user = {
 	.read = vfio_user_read,
 	.write = vfio_user_write,
 	.dma_map = vfio_user_dma_map,
+	.reset = vfio_user_reset,
+	.set_irq = vfio_user_set_irq,
 	.wake = vfio_user_wake,
 	.alive = vfio_user_alive,
 };

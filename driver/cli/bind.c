@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * `vroom bind` takes an NVMe function from the kernel's driver, `vroom unbind` gives it back.
+ * What the device was, its driver and its names, is written to /run/vroom, so that
+ * /dev/nvme0n1 goes on to name it, until the next boot.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pwd.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "core/internal.h"
+#include "transport/device.h"
+
+#define NAMES_MAX 256
+
+struct arguments {
+	const char *address, *driver, *user;
+	bool dry_run;
+};
+
+static const struct argp_option bind_options[] = {
+	{ "driver", 'd', "NAME", 0,
+	  "vfio-pci, uio_pci_generic or none (vfio-pci with an IOMMU, else none)", 0 },
+	{ "user", 'u', "NAME", 0, "Let this user drive the device (vfio-pci)", 0 },
+	{ "dry-run", 'n', 0, 0, "Say what would be done, do nothing", 0 },
+	{ 0 },
+};
+
+static const struct argp_option unbind_options[] = {
+	{ "dry-run", 'n', 0, 0, "Say what would be done, do nothing", 0 },
+	{ 0 },
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct arguments *a = state->input;
+
+	switch (key) {
+	case 'd':
+		if (strcmp(arg, "vfio-pci") && strcmp(arg, "uio_pci_generic") &&
+		    strcmp(arg, "none"))
+			argp_error(state, "--driver %s: must be vfio-pci, uio_pci_generic or none",
+				   arg);
+		a->driver = arg;
+		return 0;
+	case 'u': a->user = arg; return 0;
+	case 'n': a->dry_run = true; return 0;
+	case ARGP_KEY_ARG:
+		if (a->address)
+			argp_error(state, "one address at a time");
+		a->address = arg;
+		return 0;
+	case ARGP_KEY_END:
+		if (!a->address)
+			argp_error(state, "an address is needed; see vroom list");
+		return 0;
+	default: return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* --- steps: done, or only said -------------------------------------------------------------- */
+
+static int write_sysfs(const struct arguments *a, const char *text, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+static int write_sysfs(const struct arguments *a, const char *text, const char *format, ...)
+{
+	char path[PATH_MAX];
+	va_list args;
+	int fd, ret = 0;
+
+	va_start(args, format);
+	vsnprintf(path, sizeof(path), format, args);
+	va_end(args);
+	if (a->dry_run) {
+		printf("would write '%s' to %s\n", strcmp(text, "\n") ? text : "", path);
+		return 0;
+	}
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		ret = vroom_fail(errno, "%s: cannot write '%s' to %s: %s", a->address, text, path,
+				 strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+static int load_module(const struct arguments *a, const char *driver)
+{
+	char path[PATH_MAX], *const argv[] = { "modprobe", (char *)(uintptr_t)driver, NULL };
+	int status = -1;
+	pid_t pid;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/drivers/%s", driver);
+	if (access(path, F_OK) == 0)
+		return 0;
+	if (a->dry_run) {
+		printf("would run modprobe %s\n", driver);
+		return 0;
+	}
+	if (posix_spawnp(&pid, "modprobe", NULL, NULL, argv, environ) == 0)
+		waitpid(pid, &status, 0);
+	return status == 0 ? 0
+			   : vroom_fail(ENOENT,
+					"%s: the module %s cannot be loaded; install it, or "
+					"load it by hand",
+					a->address, driver);
+}
+
+/* --- bind ----------------------------------------------------------------------------------- */
+
+static int write_record(const struct vroom_device *d)
+{
+	static const char *const facts[] = { "model", "serial", "firmware_rev", "bytes" };
+	struct vroom_device_name names[NAMES_MAX];
+	int count = vroom_device_names(d->bdf, names, NAMES_MAX);
+	char path[PATH_MAX], text[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), VROOM_RECORDS "/%s", d->bdf);
+	if (!count && access(path, F_OK) == 0)
+		return 0; /* of an earlier bind, when the names were still there */
+	mkdir(VROOM_RECORDS, 0755);
+	f = fopen(path, "we");
+	if (!f)
+		return vroom_fail(errno, "%s: cannot write %s: %s", d->bdf, path, strerror(errno));
+	fprintf(f, "driver %s\n", d->driver[0] ? d->driver : "nvme");
+	for (int i = 0; i < count; i++)
+		fprintf(f, "name %s %u\n", names[i].name, names[i].nsid);
+	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
+		if (vroom_device_fact(d->bdf, facts[i], text, sizeof(text)))
+			fprintf(f, "%s %s\n", facts[i], text);
+	return fclose(f)
+		       ? vroom_fail(errno, "%s: cannot write %s: %s", d->bdf, path, strerror(errno))
+		       : 0;
+}
+
+/* The function behind the address, free to be moved. */
+static int look(const struct arguments *a, struct vroom_device *d)
+{
+	struct vroom_address address;
+	char holder[256];
+	int ret = vroom_address_parse(a->address, &address);
+
+	if (!ret && address.kind != VROOM_ADDRESS_PCI)
+		ret = vroom_fail(EINVAL,
+				 "%s: is not an NVMe device of this machine; see vroom list",
+				 a->address);
+	if (!ret)
+		ret = vroom_device_look(address.path, d);
+	if (!ret && geteuid() != 0 && !a->dry_run)
+		ret = vroom_fail(EPERM,
+				 "%s: moving a device between drivers takes root: sudo vroom "
+				 "bind, or unbind",
+				 a->address);
+	if (!ret && vroom_device_holder(d->bdf, holder, sizeof(holder)))
+		ret = vroom_fail(EBUSY, "%s: %s is %s; nothing was changed", a->address, d->bdf,
+				 holder);
+	return ret ? ret : vroom_device_owner(d->bdf);
+}
+
+/* From whatever driver D has to DRIVER; "" leaves it without one, NULL to the kernel's choice. */
+static int move(const struct arguments *a, const struct vroom_device *d, const char *driver)
+{
+	/* What no driver is called keeps all drivers away. */
+	const char *override = !driver ? "\n" : driver[0] ? driver : "none";
+	int ret = write_sysfs(a, override, "/sys/bus/pci/devices/%s/driver_override", d->bdf);
+
+	if (!ret && d->driver[0])
+		ret = write_sysfs(a, d->bdf, "/sys/bus/pci/devices/%s/driver/unbind", d->bdf);
+	if (!ret && (!driver || driver[0]))
+		ret = write_sysfs(a, d->bdf, "/sys/bus/pci/drivers_probe");
+	return ret;
+}
+
+/* Is the function on DRIVER now? */
+static int check_driver(const struct arguments *a, const struct vroom_device *d, const char *driver)
+{
+	struct vroom_device now;
+	int ret = a->dry_run ? 0 : vroom_device_look(d->bdf, &now);
+
+	if (a->dry_run || ret || !strcmp(now.driver, driver))
+		return ret;
+	return vroom_fail(EIO, "%s: the driver %s did not take the device; see dmesg", a->address,
+			  driver);
+}
+
+/* The files of vfio that the user needs. */
+static int give_to_user(const struct arguments *a, const struct vroom_device *d)
+{
+	const struct passwd *user = getpwnam(a->user);
+	char path[64];
+
+	snprintf(path, sizeof(path), "/dev/vfio/%d", d->iommu_group);
+	if (!user)
+		return vroom_fail(ENOENT, "%s: no user %s", a->address, a->user);
+	if (a->dry_run) {
+		printf("would give %s to %s\n", path, a->user);
+		return 0;
+	}
+	return chown(path, user->pw_uid, user->pw_gid)
+		       ? vroom_fail(errno, "%s: cannot give %s to %s: %s", a->address, path,
+				    a->user, strerror(errno))
+		       : 0;
+}
+
+static int check_target(const struct arguments *a, const struct vroom_device *d, const char *driver)
+{
+	if (!strcmp(driver, "vfio-pci"))
+		return d->iommu_group < 0
+			       ? vroom_fail(
+					 ENOTSUP,
+					 "%s: there is no IOMMU for the device; enable VT-d or AMD-Vi "
+					 "in the firmware (and intel_iommu=on), or use --driver none",
+					 a->address)
+			       : vroom_device_check_group(d);
+	if (d->iommu_translates)
+		return vroom_fail(ENOTSUP,
+				  "%s: an IOMMU translates the device's addresses; use --driver "
+				  "vfio-pci",
+				  a->address);
+	return a->user ? vroom_fail(EINVAL,
+				    "%s: --user takes vfio-pci; without an IOMMU only root may "
+				    "drive a device",
+				    a->address)
+		       : 0;
+}
+
+int cli_bind(int argc, char **argv)
+{
+	static const struct argp argp = {
+		bind_options,
+		parse,
+		"ADDRESS",
+		"Takes the NVMe controller at ADDRESS from the kernel's driver, for vroom to drive: a PCI "
+		"address or a name like /dev/nvme0n1, which goes on to name it. Refuses what is mounted, "
+		"part of LVM or md, in use as swap, or held open. vroom unbind gives it back.",
+		0,
+		0,
+		0
+	};
+	struct arguments a = { 0 };
+	struct vroom_device d;
+	const char *driver;
+
+	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	if (look(&a, &d))
+		return cli_fail();
+	driver = a.driver ? a.driver : d.iommu_group >= 0 ? "vfio-pci" : "none";
+	if (check_target(&a, &d, driver))
+		return cli_fail();
+	if (!strcmp(driver, "none"))
+		driver = "";
+	if (strcmp(driver, d.driver)) {
+		if ((driver[0] && load_module(&a, driver)) || (!a.dry_run && write_record(&d)))
+			return cli_fail();
+		if (move(&a, &d, driver) || check_driver(&a, &d, driver)) {
+			cli_fail();
+			vroom_device_look(d.bdf, &d);
+			move(&a, &d, NULL); /* back to where it was */
+			return 1;
+		}
+	}
+	if (a.user && give_to_user(&a, &d))
+		return cli_fail();
+	if (!a.dry_run)
+		printf("%s: on %s, was on %s; back to the kernel with: vroom unbind %s\n", d.bdf,
+		       driver[0] ? driver : "no driver", d.driver[0] ? d.driver : "no driver",
+		       d.bdf);
+	return 0;
+}
+
+/* --- unbind --------------------------------------------------------------------------------- */
+
+/* What a killed run left: its controller is disabled, its memory given back. */
+static void recover(const struct vroom_device *d)
+{
+	struct vroom_ctrlr *c;
+
+	if (vroom_open(d->bdf, NULL, &c) == 0)
+		vroom_close(c);
+}
+
+/* Namespaces that the record names; 1 where there is no record. */
+static int recorded_namespaces(const struct vroom_device *d)
+{
+	char path[PATH_MAX], line[256];
+	unsigned controller, nsid;
+	int count = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), VROOM_RECORDS "/%s", d->bdf);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		count += sscanf(line, "name nvme%un%u", &controller, &nsid) == 2;
+	if (f)
+		fclose(f);
+	return VROOM_MAX(count, 1);
+}
+
+/*
+ * The kernel's driver probes in the background. Waits for the namespaces' files in /dev: who
+ * opened one too early would create a plain file there.
+ */
+static int wait_for_names(const struct vroom_device *d, struct vroom_device_name *names)
+{
+	int wanted = recorded_namespaces(d), count = 0;
+
+	for (int tries = 0; tries < 100; tries++) {
+		int ready = 0;
+
+		count = vroom_device_names(d->bdf, names, NAMES_MAX);
+		for (int i = 0; i < count; i++) {
+			char path[sizeof(names->name) + 8];
+
+			snprintf(path, sizeof(path), "/dev/%.63s", names[i].name);
+			ready += names[i].nsid && access(path, F_OK) == 0;
+		}
+		if (ready >= 2 * wanted) /* a block and a character device each */
+			break;
+		usleep(100000);
+	}
+	return count;
+}
+
+int cli_unbind(int argc, char **argv)
+{
+	static const struct argp argp = {
+		unbind_options,
+		parse,
+		"ADDRESS",
+		"Gives the NVMe controller at ADDRESS back to the driver that it was on before vroom bind.",
+		0,
+		0,
+		0
+	};
+	struct vroom_device_name names[NAMES_MAX];
+	struct arguments a = { 0 };
+	char driver[64], path[PATH_MAX];
+	struct vroom_device d;
+	int count;
+
+	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	if (look(&a, &d))
+		return cli_fail();
+	if (!vroom_device_record(d.bdf, "driver", driver, sizeof(driver)))
+		snprintf(driver, sizeof(driver), "nvme");
+	if (strcmp(d.driver, driver)) {
+		if (!a.dry_run && strcmp(d.driver, "vfio-pci"))
+			recover(&d);
+		if (load_module(&a, driver) || move(&a, &d, NULL) || check_driver(&a, &d, driver))
+			return cli_fail();
+	}
+	if (a.dry_run)
+		return 0;
+	count = wait_for_names(&d, names);
+	snprintf(path, sizeof(path), VROOM_RECORDS "/%s", d.bdf);
+	unlink(path);
+	printf("%s: on %s:", d.bdf, driver);
+	for (int i = 0; i < count; i++)
+		printf(" /dev/%s", names[i].name);
+	printf("\n");
+	return 0;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Transport pci: a function without a driver (or on uio_pci_generic), without an IOMMU in
+ * between. libpciaccess enables and maps it; DMA addresses are physical ones, of hugetlbfs
+ * pages, which the kernel neither moves nor swaps. The pages have names (core/dma.c): after
+ * a kill the controller goes on writing to them, and nobody else gets them before the next
+ * owner has disabled the controller.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/internal.h"
+#include "transport/device.h"
+#include "transport/transport.h"
+
+#define PCI_COMMAND	   0x04 /* PCI Local Bus 3.0, 6.2.2 */
+#define PCI_COMMAND_MEMORY 0x0002
+#define PCI_COMMAND_MASTER 0x0004
+
+struct pci {
+	struct vroom_transport base;
+	struct vroom_device device;
+	const char *name; /* the address as written */
+	struct pci_device *dev;
+	uint16_t command; /* as it was found, without bus mastering */
+	bool enabled;	  /* by us */
+	volatile char *bar0;
+	size_t bar0_bytes;
+	int lock_fd;
+	char pool[VROOM_BDF_MAX + 8];
+};
+
+static int pci_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
+		    unsigned timeout_ms)
+{
+	const struct pci *p = (const struct pci *)t;
+
+	(void)timeout_ms;
+	vroom_mmio_read(p->bar0 + offset, value, width);
+	return 0;
+}
+
+static int pci_write(struct vroom_transport *t, uint32_t offset, const void *value, unsigned width)
+{
+	const struct pci *p = (const struct pci *)t;
+
+	vroom_mmio_write(p->bar0 + offset, value, width);
+	return 0;
+}
+
+/* Physical addresses, from /proc/self/pagemap (Documentation/admin-guide/mm/pagemap.rst). */
+static int pci_dma_map(struct vroom_transport *t, struct vroom_dma_region *r, uint64_t iova)
+{
+	const struct pci *p = (const struct pci *)t;
+	int ret = 0, fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+
+	(void)iova;
+	if (fd < 0)
+		return vroom_fail(errno, "%s: cannot open /proc/self/pagemap: %s", p->name,
+				  strerror(errno));
+	for (size_t i = 0; i < r->bytes >> r->granule_shift && !ret; i++) {
+		uintptr_t va = (uintptr_t)r->base + (i << r->granule_shift);
+		off_t at = (off_t)(va / (uintptr_t)sysconf(_SC_PAGESIZE) * sizeof(uint64_t));
+		uint64_t entry = 0;
+
+		if (pread(fd, &entry, sizeof(entry), at) != sizeof(entry))
+			entry = 0;
+		/* Bit 63: present; bits 0-54: the frame, zero without CAP_SYS_ADMIN. */
+		if (!(entry >> 63) || !(entry & ((1ull << 55) - 1)))
+			ret = vroom_fail(EPERM,
+					 "%s: physical addresses are shown to root only; run as "
+					 "root, or use an IOMMU (vfio-pci)",
+					 p->name);
+		r->iova[i] = (entry & ((1ull << 55) - 1)) * (uint64_t)sysconf(_SC_PAGESIZE);
+	}
+	close(fd);
+	return ret;
+}
+
+/* The controller has been disabled: from here on it may use memory that we tell it of. */
+static int pci_allow_dma(struct vroom_transport *t)
+{
+	struct pci *p = (struct pci *)t;
+	uint16_t command = p->command | PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER;
+	int err = pci_device_cfg_write_u16(p->dev, command, PCI_COMMAND);
+
+	return err ? vroom_fail(err, "%s: cannot enable bus mastering: %s", p->name, strerror(err))
+		   : 0;
+}
+
+static int write_attribute(const struct pci *p, const char *name, const char *value)
+{
+	char path[128];
+	int fd, ret = 0;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/%s", p->device.bdf, name);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, value, strlen(value)) < 0)
+		ret = -errno;
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+/* Function-level reset, by the kernel, which saves and restores the configuration. */
+static int pci_reset(struct vroom_transport *t)
+{
+	const struct pci *p = (const struct pci *)t;
+	int ret = write_attribute(p, "reset", "1");
+
+	return ret ? vroom_fail(-ret, "%s: the function cannot be reset: %s", p->name,
+				strerror(-ret))
+		   : 0;
+}
+
+static int pci_alive(struct vroom_transport *t)
+{
+	(void)t; /* a removed device reads all ones, which the core looks for */
+	return 0;
+}
+
+static void pci_close(struct vroom_transport *t, bool owner)
+{
+	struct pci *p = (struct pci *)t;
+
+	/* Whatever state the controller is in, it reaches no memory from here on. */
+	if (owner && p->bar0)
+		pci_device_cfg_write_u16(p->dev, p->command, PCI_COMMAND);
+	if (owner && p->enabled)
+		write_attribute(p, "enable", "0");
+	if (p->bar0)
+		pci_device_unmap_range(p->dev, (void *)(uintptr_t)p->bar0, p->bar0_bytes);
+	if (p->dev)
+		vroom_device_put();
+	if (p->lock_fd >= 0)
+		close(p->lock_fd);
+	free(p);
+}
+
+static int map_bar0(struct pci *p)
+{
+	const struct pci_mem_region *bar;
+	char enabled[8];
+	void *map = NULL;
+	int err;
+
+	p->dev = vroom_device_get(p->device.bdf);
+	if (!p->dev)
+		return vroom_fail(errno, "%s: libpciaccess finds no such function: %s", p->name,
+				  strerror(errno));
+	bar = &p->dev->regions[0];
+	if (bar->is_IO || bar->size < NVME_REG_DOORBELLS + 4096)
+		return vroom_fail(ENODEV, "%s: BAR0 is no NVMe register file (%llu bytes)", p->name,
+				  (unsigned long long)bar->size);
+	vroom_device_attribute(p->device.bdf, "enable", enabled, sizeof(enabled));
+	if (!strcmp(enabled, "0")) {
+		pci_device_enable(p->dev); /* power state D0, memory decoding */
+		p->enabled = true;
+	}
+	err = pci_device_cfg_read_u16(p->dev, &p->command, PCI_COMMAND);
+	if (!err && p->command == UINT16_MAX)
+		return vroom_fail(ENODEV,
+				  "%s: configuration space reads all ones: the device is "
+				  "gone",
+				  p->name);
+	if (!err)
+		err = pci_device_cfg_write_u16(p->dev, p->command | PCI_COMMAND_MEMORY,
+					       PCI_COMMAND);
+	p->command &= (uint16_t)~PCI_COMMAND_MASTER;
+	if (!err)
+		err = pci_device_map_range(p->dev, bar->base_addr, bar->size,
+					   PCI_DEV_MAP_FLAG_WRITABLE, &map);
+	if (err == EPERM || err == EACCES)
+		return vroom_fail(err,
+				  "%s: cannot map BAR0: %s; it takes root and a kernel that is not "
+				  "locked down (or vfio-pci, with an IOMMU)",
+				  p->name, strerror(err));
+	if (err)
+		return vroom_fail(err, "%s: cannot map BAR0: %s", p->name, strerror(err));
+	p->bar0 = map;
+	p->bar0_bytes = bar->size;
+	p->base.doorbells = (volatile uint32_t *)(p->bar0 + NVME_REG_DOORBELLS);
+	p->base.doorbell_bytes = bar->size - NVME_REG_DOORBELLS;
+	return 0;
+}
+
+static int pci_open(const struct vroom_address *addr, const struct vroom_opts *opts,
+		    struct vroom_transport **out)
+{
+	struct pci *p = calloc(1, sizeof(*p));
+	int ret;
+
+	if (!p)
+		return vroom_fail(ENOMEM, "%s: out of memory", addr->text);
+	p->base.ops = &vroom_transport_pci;
+	p->name = addr->text;
+	p->lock_fd = -1;
+	ret = vroom_device_look(addr->path, &p->device);
+	if (!ret && opts->interrupts)
+		ret = vroom_fail(ENOTSUP,
+				 "%s: interrupts take vfio-pci and an IOMMU; use wait=poll",
+				 p->name);
+	if (!ret && p->device.iommu_translates)
+		ret = vroom_fail(ENOTSUP,
+				 "%s: an IOMMU translates the device's addresses; give it to "
+				 "vfio-pci: vroom bind %s",
+				 p->name, p->device.bdf);
+	if (!ret && geteuid() != 0)
+		ret = vroom_fail(EPERM,
+				 "%s: without an IOMMU only root may drive a device; run as "
+				 "root, or give the device to vfio-pci",
+				 p->name);
+	if (!ret)
+		ret = vroom_device_lock(p->device.bdf, &p->lock_fd);
+	if (!ret)
+		ret = map_bar0(p);
+	if (ret) {
+		pci_close(&p->base, true);
+		return ret;
+	}
+	snprintf(p->pool, sizeof(p->pool), "vroom-%s", p->device.bdf);
+	p->base.pool = p->pool;
+	p->base.numa_node = p->device.numa_node;
+	*out = &p->base;
+	return 0;
+}
+
+const struct vroom_transport_ops vroom_transport_pci = {
+	.name = "pci",
+	.open = pci_open,
+	.close = pci_close,
+	.read = pci_read,
+	.write = pci_write,
+	.dma_map = pci_dma_map,
+	.allow_dma = pci_allow_dma,
+	.reset = pci_reset,
+	.alive = pci_alive,
+};
