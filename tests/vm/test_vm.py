@@ -7,7 +7,7 @@ import json
 import time
 
 import pytest
-from conftest import BUILD, ENGINE, MIB, wait_for
+from conftest import BUILD, ENGINE, MIB, ROOT, wait_for
 
 NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups"
 VERIFY = {"bsrange": "512-128k", "verify": "crc32c", "verify_state_save": 0, "size": "4M",
@@ -47,9 +47,22 @@ def test_list(guest, drive):
 
 def test_device_of_the_kernel_is_left_alone(guest, drive):
     main = drive("main")
-    refused(guest.run(f"vroom id {main.name}"), "the kernel's driver nvme", f"vroom bind {main.bdf}")
+    refused(
+        guest.run(f"vroom id {main.name}"), "the kernel's driver nvme", f"vroom bind {main.bdf}"
+    )
     refused(guest.run(f"vroom id {main.name}p1"), "is a partition", main.name)
     assert main.driver.strip() == "nvme"
+
+
+@pytest.mark.parametrize("document, heading", [("README.md", "## On a real drive"),
+                                               ("docs/devices.md", "## From the list")])  # fmt: skip
+def test_commands_of_the_documents(guest, drive, document, heading):
+    """Word for word, on the drive that is called /dev/nvme0n1 here."""
+    section = (ROOT / document).read_text().split(heading)[1]
+    commands = section.split("```sh\n")[1].split("```")[0]
+    commands = commands.replace("sudo ", "").replace("/dev/nvme0n1", drive("main").name)
+    good(guest.run(f"set -e; cd {ROOT}\n{commands}"))
+    assert drive("main").driver.strip() == "nvme"
 
 
 # --- data ------------------------------------------------------------------------------------
@@ -220,7 +233,9 @@ def test_mounted_drive_is_refused_and_comes_back_intact(guest, drive, fio):
     good(two.bind())
     good(fio(filename=two.name, rw="randread", bs="4k", size="8M", iodepth=8, readonly=True))
     good(two.unbind())
-    after = guest.run(f"mount {two.name} /mnt/two && sha256sum < /mnt/two/data; umount /mnt/two").out
+    after = guest.run(
+        f"mount {two.name} /mnt/two && sha256sum < /mnt/two/data; umount /mnt/two"
+    ).out
     assert after == before
 
 
@@ -228,7 +243,11 @@ def test_mounted_drive_is_refused_and_comes_back_intact(guest, drive, fio):
     "hold, release, words",
     [
         ("mkswap {name} > /dev/null && swapon {name}", "swapoff {name}", ["swap"]),
-        ("echo 0 2048 linear {name} 0 | dmsetup create --noudevsync held", "dmsetup remove --noudevsync held", ["held"]),
+        (
+            "echo 0 2048 linear {name} 0 | dmsetup create --noudevsync held",
+            "dmsetup remove --noudevsync held",
+            ["held"],
+        ),
         ("(sleep 60 < {name}) & sleep 0.3", "pkill -x sleep", ["held open by sleep", "pid"]),
         (
             "unshare -m sh -c 'mkfs.ext4 -q -F {name} && mount {name} /mnt && sleep 60' &"
@@ -318,7 +337,9 @@ def test_kill_without_an_iommu_leaves_memory_that_is_reclaimed(guest, drive, fio
     job = start_writing(guest, main.name)
     guest.run("pkill -9 -x fio")
     guest.finish(job)
-    left = guest.run("ls /dev/hugepages; cat /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+    left = guest.run(
+        "ls /dev/hugepages; cat /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+    )
     assert f"vroom-{main.bdf}" in left.out and "32" not in left.out.split()
     again = good(fio(filename=main.name, rw="randwrite", bs="4k", size="4M", verify="crc32c",
                      verify_state_save=0, iodepth=8))  # fmt: skip
@@ -394,4 +415,9 @@ def test_ordinary_user_through_vfio(guest, drive):
     good(main.bind("--user", "nobody"))
     ran = good(guest.run(f"ulimit -l 65536; {NOBODY} {job}"))
     assert "vroom:" not in ran.text
-    refused(guest.run(f"ulimit -l 1024; {NOBODY} {job} --numjobs=1"), "locked memory", "1024 KiB", "ulimit -l")
+    refused(
+        guest.run(f"ulimit -l 1024; {NOBODY} {job} --numjobs=1"),
+        "locked memory",
+        "1024 KiB",
+        "ulimit -l",
+    )

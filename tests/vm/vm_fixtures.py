@@ -8,9 +8,8 @@ import shutil
 from dataclasses import dataclass
 
 import pytest
-from guest import Guest, GuestError, Result
-
 from conftest import ENGINE, options
+from guest import Guest, GuestError, Result
 
 NEEDED = ["qemu-system-x86_64", "busybox", "cpio"]
 
