@@ -5,7 +5,7 @@ set -euo pipefail
 dir=$(cd "$(dirname "$0")/../.." && pwd)/build/vm
 package=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" { print $2; exit }')
 [ -n "$package" ] || { echo "no package linux-image-amd64; run apt-get update" >&2; exit 1; }
-if [ ! -e "$dir/$package/done" ]; then
+if [ ! -e "$dir/$package/unpacked" ]; then
     rm -rf "${dir:?}/$package"
     mkdir -p "$dir/$package"
     cd "$dir/$package"
@@ -13,6 +13,6 @@ if [ ! -e "$dir/$package/done" ]; then
     dpkg -x "$package"_*.deb .
     rm "$package"_*.deb
     /sbin/depmod -b . "$(ls lib/modules)"
-    touch done
+    touch unpacked
 fi
 echo "$dir/$package"
