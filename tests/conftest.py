@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from guest import Result
 
 pytest_plugins = ["vm_fixtures"]  # of vm/
 
@@ -21,28 +20,6 @@ BUILD = ROOT / "build"
 VROOM = Path(os.environ.get("VROOM_UNDER_TEST", BUILD / "vroom"))
 ENGINE = f"external:{BUILD / 'vroom.so'}"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-
-
-@dataclass
-class Result:
-    """A process that has ended."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def text(self) -> str:
-        return self.out + self.err
-
-    @property
-    def vroom_lines(self) -> list[str]:
-        """The lines that vroom itself said."""
-        return [line for line in self.text.splitlines() if line.startswith("vroom")]
-
-    @property
-    def jobs(self) -> list[dict]:
-        return json.loads(self.out[self.out.index("{") :])["jobs"]
 
 
 def run(*command: object, timeout: float = 60, cwd: Path | None = None, **env: str) -> Result:

@@ -439,11 +439,12 @@ void vroom_close(struct vroom_ctrlr *c)
 	if (!c)
 		return;
 	owner = c->opener == getpid();
-	if (owner) {
+	if (owner && !vroom_ctrlr_failed(c)) {
 		shut_down(c);
-		/* Off: nothing is written to our memory once it is somebody else's. */
-		if (!c->transport->ops->alive(c->transport))
-			disable(c);
+		disable(c); /* off: nothing is written to our memory once it is somebody else's */
+	} else if (owner && c->pool[0]) {
+		/* May not obey, so nobody waits: the transport cuts it off as well. */
+		write32(c, NVME_REG_CC, c->cc & ~NVME_CC_EN_MASK);
 	}
 	release(c, owner);
 }

@@ -501,8 +501,8 @@ bool vroom_device_holder(const char *bdf, char *text, size_t size)
 /* --- one owner ---------------------------------------------------------------------------------
  */
 
-/* Opens the lock file of a function; an ordinary user may be its owner as well. */
-static int open_lock_file(const char *bdf)
+/* Opens the lock file of a function, as FLAGS say; an ordinary user may be its owner as well. */
+static int open_lock_file(const char *bdf, int flags)
 {
 	char path[PATH_MAX];
 	int fd;
@@ -511,9 +511,9 @@ static int open_lock_file(const char *bdf)
 	if (access("/run/lock", F_OK) != 0)
 		snprintf(path, sizeof(path), "/tmp/vroom-%s.lock", bdf);
 	/* Another user's file must not be opened with O_CREAT (fs.protected_regular). */
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0 && errno == ENOENT) {
-		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	fd = open(path, (flags & ~O_CREAT) | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT && (flags & O_CREAT)) {
+		fd = open(path, flags | O_CLOEXEC, 0666);
 		if (fd >= 0)
 			fchmod(fd, 0666);
 	}
@@ -532,11 +532,11 @@ static struct flock whole_file(void)
 int vroom_device_owner(const char *bdf)
 {
 	struct flock lock = whole_file();
-	int ret = 0, fd = open_lock_file(bdf);
+	int ret = 0, fd = open_lock_file(bdf, O_RDONLY);
 	char pid[32] = "";
 
 	if (fd < 0)
-		return fd;
+		return fd == -ENOENT ? 0 : fd;
 	if (fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) {
 		if (pread(fd, pid, sizeof(pid) - 1, 0) < 0)
 			pid[0] = '\0';
@@ -550,7 +550,7 @@ int vroom_device_owner(const char *bdf)
 int vroom_device_lock(const char *bdf, int *out)
 {
 	struct flock lock = whole_file();
-	int fd = open_lock_file(bdf);
+	int fd = open_lock_file(bdf, O_RDWR | O_CREAT);
 
 	if (fd < 0)
 		return fd;

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import shutil
 import socket
@@ -68,6 +69,8 @@ done
 
 @dataclass
 class Result:
+    """A process that has ended, here or in the guest."""
+
     status: int
     out: str
     err: str
@@ -75,6 +78,16 @@ class Result:
     @property
     def text(self) -> str:
         return self.out + self.err
+
+    @property
+    def vroom_lines(self) -> list[str]:
+        """The lines that vroom itself said."""
+        return [line for line in self.text.splitlines() if line.startswith("vroom")]
+
+    @property
+    def jobs(self) -> list[dict]:
+        """Of fio's JSON, which may have lines of text in front."""
+        return json.loads(self.out[self.out.index("{") :])["jobs"]
 
 
 class GuestError(Exception):

@@ -22,7 +22,7 @@ def good(result):
 
 def refused(result, *words: str) -> None:
     """One line of vroom's that has all WORDS, and a status that says no."""
-    lines = [line for line in result.text.splitlines() if line.startswith("vroom: ")]
+    lines = result.vroom_lines
     assert result.status != 0, result.text
     assert len(lines) == 1, result.text
     for word in words:
