@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* `vroom hugepages`: shows and reserves what DMA without an IOMMU lives in. */
 #include <argp.h>
-#include <dirent.h>
 #include <errno.h>
 #include <hugetlbfs.h>
 #include <limits.h>

@@ -160,14 +160,15 @@ int vroom_address_parse(const char *text, struct vroom_address *out)
 		return 0;
 	}
 	if (stat(out->path, &st) != 0) {
+		int err = errno;
+
 		out->kind = VROOM_ADDRESS_FILE;
 		if (vroom_device_parse(out->path, bdf) || strncmp(out->path, "/dev/nvme", 9) == 0 ||
 		    strncmp(out->path, "/dev/ng", 7) == 0)
 			ret = take_pci(out);
 		else
-			ret = errno == ENOENT
-				      ? 0
-				      : vroom_fail(errno, "%s: %s", out->text, strerror(errno));
+			ret = err == ENOENT ? 0
+					    : vroom_fail(err, "%s: %s", out->text, strerror(err));
 	} else if (S_ISREG(st.st_mode)) {
 		out->kind = VROOM_ADDRESS_FILE;
 		ret = 0;

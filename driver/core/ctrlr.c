@@ -337,7 +337,7 @@ static int refuse_bound(const struct vroom_ctrlr *c, const struct vroom_device *
 			  c->address.text, d->driver, d->bdf);
 }
 
-/* The address decides the device, the device's driver the transport, unless one was asked for. */
+/* The address decides the device, its driver the transport; opts.transport can only insist. */
 static int choose_transport(struct vroom_ctrlr *c, const struct vroom_transport_ops **out)
 {
 	const char *wanted = c->opts.transport;

@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/pci_regs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,10 +16,6 @@
 #include "core/internal.h"
 #include "transport/device.h"
 #include "transport/transport.h"
-
-#define PCI_COMMAND	   0x04 /* PCI Local Bus 3.0, 6.2.2 */
-#define PCI_COMMAND_MEMORY 0x0002
-#define PCI_COMMAND_MASTER 0x0004
 
 struct pci {
 	struct vroom_transport base;

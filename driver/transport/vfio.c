@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/pci_regs.h>
 #include <linux/vfio.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +21,6 @@
 #include "transport/device.h"
 #include "transport/iommufd.h"
 #include "transport/transport.h"
-
-#define PCI_COMMAND	   0x04	  /* PCI Local Bus 3.0, 6.2.2 */
-#define PCI_COMMAND_MASTER 0x0006 /* memory space and bus master */
 
 struct vfio {
 	struct vroom_transport base;
@@ -120,7 +118,7 @@ static int vfio_allow_dma(struct vroom_transport *t)
 	uint16_t command;
 
 	if (pread(v->fd, &command, sizeof(command), at) == sizeof(command)) {
-		command |= PCI_COMMAND_MASTER;
+		command |= PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER;
 		if (pwrite(v->fd, &command, sizeof(command), at) == sizeof(command))
 			return 0;
 	}

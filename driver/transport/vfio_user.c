@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <json-c/json.h>
 #include <linux/membarrier.h>
+#include <linux/pci_regs.h>
 #include <linux/vfio.h>
 #include <poll.h>
 #include <stdio.h>
@@ -405,10 +406,12 @@ static int check_device(struct vfio_user *v)
 				  v->name, class >> 8);
 	/* Memory space and bus mastering on, INTx off; a server may not care. */
 	if (!ret)
-		ret = region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, 0x04, &command, 2, 0);
-	command |= 0x0406;
+		ret = region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, PCI_COMMAND, &command,
+				    2, 0);
+	command |= PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE;
 	if (!ret)
-		ret = region_access(v, true, VFIO_PCI_CONFIG_REGION_INDEX, 0x04, &command, 2, 0);
+		ret = region_access(v, true, VFIO_PCI_CONFIG_REGION_INDEX, PCI_COMMAND, &command, 2,
+				    0);
 	return ret;
 }
 
