@@ -146,6 +146,23 @@ static int write_record(const struct vroom_device *d)
 		       : 0;
 }
 
+/* The device is where it was before the first bind. */
+static void forget_record(const struct vroom_device *d)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), VROOM_RECORDS "/%s", d->bdf);
+	unlink(path);
+}
+
+/* Keeps every other vroom away from the device, until this process ends. */
+static int take(const struct arguments *a, const struct vroom_device *d)
+{
+	int fd;
+
+	return a->dry_run ? 0 : vroom_device_lock(d->bdf, &fd);
+}
+
 /* The function behind the address, free to be moved. */
 static int look(const struct arguments *a, struct vroom_device *d)
 {
@@ -194,6 +211,19 @@ static int check_driver(const struct arguments *a, const struct vroom_device *d,
 		return ret;
 	return vroom_fail(EIO, "%s: the driver %s did not take the device; see dmesg", a->address,
 			  driver);
+}
+
+/* After a move that failed: to the driver that the device was on. */
+static void move_back(const struct arguments *a, struct vroom_device *d)
+{
+	char driver[64];
+
+	vroom_device_record(d->bdf, "driver", driver, sizeof(driver));
+	vroom_device_look(d->bdf, d);
+	move(a, d, NULL);
+	vroom_device_look(d->bdf, d);
+	if (!strcmp(d->driver, driver))
+		forget_record(d);
 }
 
 /* The files of vfio that the user needs. */
@@ -258,7 +288,7 @@ int cli_bind(int argc, char **argv)
 	if (look(&a, &d))
 		return cli_fail();
 	driver = a.driver ? a.driver : d.iommu_group >= 0 ? "vfio-pci" : "none";
-	if (check_target(&a, &d, driver))
+	if (check_target(&a, &d, driver) || take(&a, &d))
 		return cli_fail();
 	if (!strcmp(driver, "none"))
 		driver = "";
@@ -267,8 +297,7 @@ int cli_bind(int argc, char **argv)
 			return cli_fail();
 		if (move(&a, &d, driver) || check_driver(&a, &d, driver)) {
 			cli_fail();
-			vroom_device_look(d.bdf, &d);
-			move(&a, &d, NULL); /* back to where it was */
+			move_back(&a, &d);
 			return 1;
 		}
 	}
@@ -347,8 +376,8 @@ int cli_unbind(int argc, char **argv)
 	};
 	struct vroom_device_name names[NAMES_MAX];
 	struct arguments a = { 0 };
-	char driver[64], path[PATH_MAX];
 	struct vroom_device d;
+	char driver[64];
 	int count;
 
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
@@ -359,14 +388,14 @@ int cli_unbind(int argc, char **argv)
 	if (strcmp(d.driver, driver)) {
 		if (!a.dry_run && strcmp(d.driver, "vfio-pci"))
 			recover(&d);
-		if (load_module(&a, driver) || move(&a, &d, NULL) || check_driver(&a, &d, driver))
+		if (take(&a, &d) || load_module(&a, driver) || move(&a, &d, NULL) ||
+		    check_driver(&a, &d, driver))
 			return cli_fail();
 	}
 	if (a.dry_run)
 		return 0;
 	count = wait_for_names(&d, names);
-	snprintf(path, sizeof(path), VROOM_RECORDS "/%s", d.bdf);
-	unlink(path);
+	forget_record(&d);
 	printf("%s: on %s:", d.bdf, driver);
 	for (int i = 0; i < count; i++)
 		printf(" /dev/%s", names[i].name);

@@ -184,15 +184,16 @@ static int look_after(struct vroom_qpair *qp, uint64_t now)
 	return ret ? fail_qpair(qp, ret) : 0;
 }
 
-/* Called every VROOM_IDLE_POLLS polls without a completion. */
-int vroom_poll_idle(struct vroom_qpair *qp)
+/* Called every VROOM_IDLE_POLLS polls, IDLE where the last one found nothing. */
+int vroom_poll_idle(struct vroom_qpair *qp, bool idle)
 {
 	struct vroom_qpair_cold *cold = qp->cold;
 	uint64_t now;
 
 	if (qp->error)
 		return qp->error;
-	give_way(cold);
+	if (idle)
+		give_way(cold);
 	if (++cold->calls_since_look < cold->calls_per_look)
 		return 0;
 	/* Every LOOK_MS or so: to read the clock takes microseconds where it is a device. */

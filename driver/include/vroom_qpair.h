@@ -106,13 +106,13 @@ struct vroom_qpair {
 	uint32_t cq_size;
 	uint32_t cq_unrung; /* entries taken since the doorbell was written */
 	uint32_t cq_slack;  /* how many of these are harmless */
-	uint32_t empty_polls;
+	uint32_t polls;
 	struct vroom_split *splitting; /* the request whose parts are not all submitted */
 	struct vroom_ctrlr *ctrlr;
 	struct vroom_qpair_cold *cold;
 };
 
-/* Every so many empty polls, vroom_poll() looks at the clock and at the controller. */
+/* Every so many polls, vroom_poll() looks at the clock and at the controller. */
 #define VROOM_IDLE_POLLS 256
 
 /* The parts of the path that need more than a few instructions; core/qpair.c. */
@@ -120,7 +120,7 @@ struct vroom_qpair {
 int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io);
 int vroom_complete_slow(struct vroom_qpair *qp, struct vroom_slot *slot, uint16_t status,
 			struct vroom_completion *out);
-int vroom_poll_idle(struct vroom_qpair *qp);
+int vroom_poll_idle(struct vroom_qpair *qp, bool idle);
 int vroom_bad_completion(struct vroom_qpair *qp, uint16_t cid);
 void vroom_doorbell_slow(struct vroom_qpair *qp, volatile uint32_t *doorbell, uint32_t value);
 #pragma GCC visibility pop
@@ -355,12 +355,14 @@ static inline int vroom_poll(struct vroom_qpair *qp, struct vroom_completion *ou
 		qp->free_slots[qp->free_count++] = cid;
 		count++;
 	}
-	if (!taken) {
-		if (VROOM_UNLIKELY(++qp->empty_polls % VROOM_IDLE_POLLS == 0 || qp->error))
-			return vroom_poll_idle(qp);
-		return 0;
+	if (VROOM_UNLIKELY(++qp->polls % VROOM_IDLE_POLLS == 0 || qp->error)) {
+		int ret = vroom_poll_idle(qp, !taken);
+
+		if (!taken)
+			return ret;
 	}
-	qp->empty_polls = 0;
+	if (!taken)
+		return 0;
 	qp->cq_head = head;
 	qp->cq_unrung += taken;
 	if (qp->cq_unrung > qp->cq_slack) {
