@@ -533,6 +533,25 @@ def test_timing_model(controller):
     assert seconds(WRITE, 100, 10) >= 0.1, "a thousand a second"
 
 
+def test_write_buffer(controller):
+    """Fast until the buffer is full, then as slow as it drains; trimmed data leaves it."""
+    served = controller("--ns", "null=1G", "--write-buffer", "8M", "--drain-bw", "32M")
+    one = Nvme(served.socket)
+    one.create_queue_pair()
+
+    def seconds(megabytes):
+        start = time.monotonic()
+        for _ in range(megabytes * 256):
+            assert one.io(WRITE, blocks=8).status == 0
+        return time.monotonic() - start
+
+    fast, slow = seconds(4), seconds(16)
+    assert slow >= 0.3 > fast, "16 MiB, of which some 5 find room, at 32 MiB/s"
+    one.put(one.data, struct.pack("<IIQ", 0, 64 * MIB // 512, 0))
+    assert one.command(1, DSM, nsid=1, prp1=one.data, cdw=(0, 4)).status == 0
+    assert seconds(4) < 0.3
+
+
 def test_serves_the_next_client_and_keeps_data(controller, tmp_path):
     served = controller("--ns", "mem=1M")
     one = Nvme(served.socket)

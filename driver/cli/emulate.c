@@ -31,6 +31,8 @@ enum {
 	OPT_WRITE_IOPS,
 	OPT_READ_BW,
 	OPT_WRITE_BW,
+	OPT_WRITE_BUFFER,
+	OPT_DRAIN_BW,
 	OPT_FAULT,
 };
 
@@ -58,6 +60,8 @@ static const struct argp_option options[] = {
 	{ "write-iops", OPT_WRITE_IOPS, "N", 0, "Writes a second at most", 3 },
 	{ "read-bw", OPT_READ_BW, "SIZE", 0, "Bytes read a second at most", 3 },
 	{ "write-bw", OPT_WRITE_BW, "SIZE", 0, "Bytes written a second at most", 3 },
+	{ "write-buffer", OPT_WRITE_BUFFER, "SIZE", 0, "Bytes written fast, until it is full", 3 },
+	{ "drain-bw", OPT_DRAIN_BW, "SIZE", 0, "Bytes a second that leave the buffer", 3 },
 	{ 0, 0, 0, 0, "For tests of drivers:", 4 },
 	{ "fault", OPT_FAULT, "KIND@N", 0,
 	  "At I/O command N: drop (no completion), fatal "
@@ -100,6 +104,17 @@ static uint64_t number(const struct emu_options *o, const char *name, const char
 		fail(o, "%s=%s: must be %llu to %llu", name, text, (unsigned long long)low,
 		     (unsigned long long)high);
 	return value;
+}
+
+/* Microseconds, with a fraction if need be, as nanoseconds. */
+static uint64_t latency(const struct emu_options *o, const char *name, const char *text)
+{
+	char *end;
+	double us = strtod(text, &end);
+
+	if (end == text || *end || !(us >= 0 && us <= 60e6))
+		fail(o, "%s=%s: must be 0 to 60000000 microseconds", name, text);
+	return (uint64_t)(us * 1000 + 0.5);
 }
 
 static bool on_off(const struct emu_options *o, const char *name, const char *text)
@@ -152,11 +167,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_MMAP: o->mmap = on_off(o, "mmap", arg); break;
 	case OPT_VWC: o->vwc = on_off(o, "vwc", arg); break;
 	case OPT_SERIAL: o->serial = arg; break;
-	case OPT_READ_LATENCY:
-		o->timing.read_latency_ns = 1000 * number(o, "read-latency", arg, 0, 60000000);
-		break;
+	case OPT_READ_LATENCY: o->timing.read_latency_ns = latency(o, "read-latency", arg); break;
 	case OPT_WRITE_LATENCY:
-		o->timing.write_latency_ns = 1000 * number(o, "write-latency", arg, 0, 60000000);
+		o->timing.write_latency_ns = latency(o, "write-latency", arg);
 		break;
 	case OPT_CHANNELS:
 		o->timing.channels = (unsigned)number(o, "channels", arg, 0, 4096);
@@ -172,6 +185,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		break;
 	case OPT_WRITE_BW:
 		o->timing.write_bandwidth = (double)number(o, "write-bw", arg, 0, 1ull << 50);
+		break;
+	case OPT_WRITE_BUFFER:
+		o->timing.write_buffer = number(o, "write-buffer", arg, 0, 1ull << 50);
+		break;
+	case OPT_DRAIN_BW:
+		o->timing.drain_bandwidth = (double)number(o, "drain-bw", arg, 1, 1ull << 50);
 		break;
 	case OPT_FAULT: parse_fault(o, arg); break;
 	case ARGP_KEY_ARG: fail(o, "'%s': unexpected argument; see vroom emulate --help", arg);
@@ -235,6 +254,8 @@ int cli_emulate(int argc, char **argv)
 	if (a.o.mdts && ((a.o.mdts & (a.o.mdts - 1)) || a.o.mdts < 2ull * 4096 << a.o.mpsmin))
 		fail(&a.o, "mdts=%llu: must be a power of two of two pages or more, or 0",
 		     (unsigned long long)a.o.mdts);
+	if (!a.o.timing.write_buffer != !(a.o.timing.drain_bandwidth > 0))
+		fail(&a.o, "write-buffer= and drain-bw= go together");
 	for (unsigned i = 0; i < a.o.nr_ns; i++)
 		if (emu_ns_open(&a.o.ns[i], a.spec[i], a.o.extend, error, sizeof(error)))
 			fail(&a.o, "%s", error);

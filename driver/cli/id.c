@@ -80,6 +80,24 @@ static struct json_object *describe_ns(const struct vroom_ns *ns, const struct n
 	return o;
 }
 
+/* The composite temperature in degrees Celsius; false: the controller does not tell. */
+static bool read_temperature(struct vroom_ctrlr *c, int *celsius)
+{
+	struct nvme_smart_log log = { 0 };
+	struct nvme_sqe sqe = {
+		.opcode = NVME_ADMIN_GET_LOG_PAGE,
+		.nsid = NVME_NSID_ALL,
+		.cdw10 = NVME_LOG_SMART | (sizeof(log) / 4 - 1) << 16,
+	};
+	int kelvin;
+
+	if (vroom_admin(c, &sqe, &log, sizeof(log), false, NULL))
+		return false;
+	kelvin = log.temperature[0] | log.temperature[1] << 8;
+	*celsius = kelvin - 273;
+	return kelvin != 0;
+}
+
 static struct json_object *describe_ctrlr(const struct vroom_ctrlr_info *info)
 {
 	struct json_object *o = json_object_new_object();
@@ -154,13 +172,15 @@ int cli_id(int argc, char **argv)
 	struct arguments a = { 0 };
 	uint32_t nsids[MAX_NS];
 	struct vroom_ctrlr *c;
-	int count, ret = 0;
+	int count, celsius, ret = 0;
 
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
 	if (vroom_open(a.address, &a.opts, &c))
 		return cli_fail();
 	vroom_ctrlr_info(c, &info);
 	root = describe_ctrlr(&info);
+	if (read_temperature(c, &celsius))
+		json_object_object_add(root, "temperature_celsius", json_object_new_int(celsius));
 	list = json_object_new_array();
 	json_object_object_add(root, "namespaces", list);
 	nsids[0] = info.nsid; /* the one that the address names, or all */

@@ -49,6 +49,8 @@ struct emu_timing {
 	double write_iops;
 	double read_bandwidth; /* bytes a second */
 	double write_bandwidth;
+	uint64_t write_buffer;	/* bytes that are written fast (an SLC cache); 0: any number */
+	double drain_bandwidth; /* bytes a second that the buffer is emptied by, always */
 };
 
 enum emu_fault_kind {
@@ -151,8 +153,10 @@ struct emu {
 	unsigned nr_pending, max_pending;
 	uint64_t *channel_free_ns;
 	double next_slot_ns[2], next_byte_ns[2]; /* read, write */
-	uint64_t commands;			 /* I/O commands fetched */
-	int irq_fd[EMU_MAX_QUEUES + 1];		 /* by vector; -1: none */
+	double buffered_bytes;			 /* in the write buffer at buffer_seen_ns */
+	uint64_t buffer_seen_ns;
+	uint64_t commands;		/* I/O commands fetched */
+	int irq_fd[EMU_MAX_QUEUES + 1]; /* by vector; -1: none */
 	unsigned nr_irqs;
 };
 
@@ -214,11 +218,13 @@ bool emu_parse_size(const char *text, uint64_t *out);
 static inline bool emu_timing_on(const struct emu_timing *t)
 {
 	return t->read_latency_ns || t->write_latency_ns || t->read_iops > 0 || t->write_iops > 0 ||
-	       t->read_bandwidth > 0 || t->write_bandwidth > 0;
+	       t->read_bandwidth > 0 || t->write_bandwidth > 0 || t->write_buffer;
 }
 int emu_timing_init(struct emu *e);
 /* When a command of BYTES that arrives now is done. */
 uint64_t emu_timing_due(struct emu *e, bool write, uint64_t bytes, uint64_t now_ns);
+/* BYTES were deallocated: they need not leave the write buffer any more. */
+void emu_timing_deallocated(struct emu *e, uint64_t bytes);
 int emu_pending_push(struct emu *e, const struct emu_pending *p);
 /* Posts what is due; the time of the next in *NEXT_NS, 0 for none. True if any was posted. */
 bool emu_pending_post(struct emu *e, uint64_t *next_ns);

@@ -133,6 +133,8 @@ static uint32_t dataset_management(struct emu *e, struct emu_ns *ns, const struc
 	for (unsigned i = 0; i < count && !status; i++) {
 		check_range(ns, ranges[i].slba, ranges[i].nlb, &offset, &bytes);
 		status = emu_ns_zero(ns, offset, bytes, true);
+		if (!status)
+			emu_timing_deallocated(e, bytes);
 	}
 	return status;
 }

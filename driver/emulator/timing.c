@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * A simple model of a drive's timing: a fixed latency for reads and for writes, a number of
- * channels that each serve one command at a time, and caps on commands and bytes a second.
- * A command is executed at once; only its completion waits, in a heap by due time.
+ * channels that each serve one command at a time, caps on commands and bytes a second, and a
+ * buffer for writes that is emptied more slowly than it is filled. A command is executed at once;
+ * only its completion waits, in a heap by due time.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -47,6 +48,29 @@ static double take(double *next_ns, double amount, double per_second, double now
 	return *next_ns;
 }
 
+/*
+ * Puts BYTES into the write buffer, out of which the drive moves data all the time. Returns
+ * when there is room for them.
+ */
+static double fill_buffer(struct emu *e, uint64_t bytes, uint64_t now_ns)
+{
+	const struct emu_timing *t = &e->opts.timing;
+	double drained = (double)(now_ns - e->buffer_seen_ns) / 1e9 * t->drain_bandwidth;
+	double over;
+
+	e->buffer_seen_ns = now_ns;
+	e->buffered_bytes = e->buffered_bytes > drained ? e->buffered_bytes - drained : 0;
+	e->buffered_bytes += (double)bytes;
+	over = e->buffered_bytes - (double)t->write_buffer;
+	return over > 0 ? (double)now_ns + over / t->drain_bandwidth * 1e9 : 0;
+}
+
+void emu_timing_deallocated(struct emu *e, uint64_t bytes)
+{
+	e->buffered_bytes =
+		e->buffered_bytes > (double)bytes ? e->buffered_bytes - (double)bytes : 0;
+}
+
 uint64_t emu_timing_due(struct emu *e, bool write, uint64_t bytes, uint64_t now_ns)
 {
 	const struct emu_timing *t = &e->opts.timing;
@@ -66,6 +90,12 @@ uint64_t emu_timing_due(struct emu *e, bool write, uint64_t bytes, uint64_t now_
 		    write ? t->write_bandwidth : t->read_bandwidth, (double)now_ns);
 	if (slot < byte)
 		slot = byte;
+	if (write && t->write_buffer) {
+		double room = fill_buffer(e, bytes, now_ns);
+
+		if (slot < room)
+			slot = room;
+	}
 	return slot > (double)due ? (uint64_t)slot : due;
 }
 
