@@ -98,7 +98,7 @@ $(BUILD)/vroom.so: $(ENGINE_OBJECTS) $(BUILD)/libvroom.a
 DEPS := gcc make dpkg-dev xz-utils fio libc6-dev zlib1g-dev libpciaccess-dev libhugetlbfs-dev libnuma-dev \
 	libjson-c-dev pkg-config python3 python3-pytest python3-pytest-timeout procps
 VM_DEPS := qemu-system-x86 busybox-static cpio kmod e2fsprogs dmsetup
-CHECK_DEPS := clang-format clang-tidy shellcheck python3-venv
+CHECK_DEPS := clang-format clang-tidy shellcheck
 
 # $(call install,PACKAGES): installs those of them that are missing, or says how to.
 define install
@@ -117,10 +117,31 @@ endef
 deps: ## Install the packages that demo and test need
 	$(call install,$(DEPS))
 
-demo: deps ## Run the main job on an emulated controller beside fio's own engines
+# Python's libraries, pinned, in an environment of the project's own: sweeps, reports, lint.
+.venv/installed: jobs/requirements.txt tests/requirements.txt
+	$(call install,python3-venv)
+	@echo "installing: Python libraries into .venv"
+	@rm -rf .venv && /usr/bin/python3 -m venv .venv
+	@.venv/bin/pip -q install $(REQUIREMENTS:%=-r %) || { \
+		echo "cannot install $(REQUIREMENTS) from the package index; is it reachable?" >&2; exit 1; }
+	@touch $@
+REQUIREMENTS := jobs/requirements.txt tests/requirements.txt
+
+# fio's benchmark of io_uring itself, which Debian does not package.
+$(FIO_DIR)/t/io_uring: | $(FIO_DIR)/config-host.h
+	@$(MAKE) --no-print-directory -s -C $(FIO_DIR) t/io_uring > /dev/null
+
+sweep-deps: deps .venv/installed $(FIO_DIR)/t/io_uring ## What jobs/sweep.py and jobs/report.py need
+
+demo: deps ## Run the main job on an emulated controller beside fio's own engines, and a short sweep
 	@$(MAKE) --no-print-directory -j$$(nproc) all > build.log 2>&1 || { tail -20 build.log; exit 1; }
 	@rm -f build.log
 	@/usr/bin/python3 jobs/demo.py $(DEMO_ARGS)
+	@$(MAKE) --no-print-directory sweep-deps
+	@rm -rf build/demo-sweep
+	@jobs/sweep.py run thesis --experiments matrix,depth --engines psync,libaio,io_uring,vroom \
+		--runtime 500ms --size 256m --out build/demo-sweep > build/demo-sweep.log
+	@jobs/report.py build/demo-sweep
 
 # The suite needs a plain build and an instrumented one.
 test: deps ## The whole test suite
@@ -149,13 +170,11 @@ bench: deps all build/tests/instructions ## Figures: driver, engine, instruction
 	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
 
 SOURCES := $(shell git ls-files '*.c' '*.h')
-check: deps all ## Layout, static analysis, lint
+check: deps all .venv/installed ## Layout, static analysis, lint
 	$(call install,$(CHECK_DEPS))
 	clang-format --dry-run --Werror $(SOURCES)
 	clang-tidy --quiet $(LIB_SOURCES) $(CLI_SOURCES) -- -std=gnu11 -D_GNU_SOURCE -Idriver/include -Idriver 2> /dev/null
 	shellcheck $(shell git ls-files '*.sh') .ci/run
-	test -x .venv/bin/ruff || python3 -m venv .venv
-	.venv/bin/pip -q install -r tests/requirements.txt
 	.venv/bin/ruff check jobs tests
 	.venv/bin/ruff format --check jobs tests
 
@@ -176,7 +195,7 @@ help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 FORCE:
-.PHONY: all driver engine deps demo test vm-test vm-demo fresh-test bench check install clean help FORCE
+.PHONY: all driver engine deps sweep-deps demo test vm-test vm-demo fresh-test bench check install clean help FORCE
 .DELETE_ON_ERROR:
 
 -include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)

@@ -62,7 +62,8 @@ static void add(struct json_object *o, const char *key, const char *text)
 
 static struct json_object *describe(struct pci_device *dev)
 {
-	static const char *const facts[] = { "model", "serial", "bytes" };
+	static const char *const facts[] = { "model", "serial", "firmware_rev" };
+	static const char *const keys[] = { "model", "serial", "firmware" };
 	struct json_object *o = json_object_new_object(), *names;
 	struct vroom_device_name name[MAX_NAMES];
 	char text[512];
@@ -78,12 +79,11 @@ static struct json_object *describe(struct pci_device *dev)
 	add(o, "id", text);
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
 		vroom_device_fact(d.bdf, facts[i], text, sizeof(text));
-		if (strcmp(facts[i], "bytes") || !text[0])
-			add(o, facts[i], text);
-		else
-			json_object_object_add(o, "bytes",
-					       json_object_new_uint64(strtoull(text, NULL, 10)));
+		add(o, keys[i], text);
 	}
+	vroom_device_fact(d.bdf, "bytes", text, sizeof(text));
+	json_object_object_add(o, "bytes",
+			       text[0] ? json_object_new_uint64(strtoull(text, NULL, 10)) : NULL);
 	add(o, "driver", d.driver);
 	json_object_object_add(o, "iommu_group",
 			       d.iommu_group < 0 ? NULL : json_object_new_int(d.iommu_group));

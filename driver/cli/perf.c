@@ -30,7 +30,7 @@ static const char *const workload_names[] = { "read", "write", "randread", "rand
 struct arguments {
 	const char *address;
 	unsigned depth, threads, read_percent, io_timeout;
-	uint64_t io_bytes;
+	uint64_t io_bytes, span; /* bytes; span 0: the whole namespace */
 	double seconds;
 	enum workload workload;
 	const char *transport;
@@ -45,6 +45,7 @@ struct worker {
 	char *buffers;
 	uint64_t *started; /* ticks, by request */
 	uint64_t end;	   /* ticks */
+	uint64_t blocks;   /* of the namespace that are used */
 	uint64_t next_lba, random;
 	uint64_t done, errors, ticks_total, ticks_min, ticks_max;
 	uint16_t first_error;
@@ -64,6 +65,7 @@ static void on_signal(int sig)
 static const struct argp_option options[] = {
 	{ "depth", 'q', "N", 0, "Commands in flight per queue pair (32)", 0 },
 	{ "io-size", 'o', "SIZE", 0, "Bytes of an I/O (4096)", 0 },
+	{ "size", 's', "SIZE", 0, "Bytes of the namespace that are used (all)", 0 },
 	{ "workload", 'w', "KIND", 0, "read, write, randread, randwrite or randrw (randread)", 0 },
 	{ "mix", 'M', "PERCENT", 0, "Reads of randrw (50)", 0 },
 	{ "time", 't', "SECONDS", 0, "Run time (3)", 0 },
@@ -90,6 +92,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'o':
 		if (!emu_parse_size(arg, &a->io_bytes) || !a->io_bytes || a->io_bytes > 1u << 30)
 			argp_error(state, "-o %s: is not a size of up to 1 GiB", arg);
+		return 0;
+	case 's':
+		if (!emu_parse_size(arg, &a->span) || !a->span)
+			argp_error(state, "-s %s: is not a size", arg);
 		return 0;
 	case 'w':
 		for (a->workload = 0; a->workload < NR_WORKLOADS; a->workload++)
@@ -167,7 +173,7 @@ static uint64_t next_random(struct worker *w)
 static int submit(struct worker *w, uintptr_t request, uint64_t now)
 {
 	const struct arguments *a = w->args;
-	uint64_t nlb = a->io_bytes >> w->ns.lba_shift, slots = w->ns.blocks / nlb, slba;
+	uint64_t nlb = a->io_bytes >> w->ns.lba_shift, slots = w->blocks / nlb, slba;
 	char *buf = w->buffers + request * a->io_bytes;
 	bool read = a->workload == READ || a->workload == RANDREAD;
 	struct vroom_io io;
@@ -366,6 +372,11 @@ static int check(const struct arguments *a, const struct vroom_ns *ns)
 			a->address, (unsigned long long)a->io_bytes, ns->lba_size);
 		return 1;
 	}
+	if (a->span && a->span < a->io_bytes) {
+		fprintf(stderr, "vroom: %s: --size: holds not one I/O of %llu bytes\n", a->address,
+			(unsigned long long)a->io_bytes);
+		return 1;
+	}
 	if (ns->read_only && a->workload != READ && a->workload != RANDREAD) {
 		fprintf(stderr, "vroom: %s: is read-only; choose -w read or randread\n",
 			a->address);
@@ -396,6 +407,9 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 			return cli_fail();
 		if (j == 0 && check(a, &workers[0].ns))
 			return 1;
+		workers[j].blocks = workers[j].ns.blocks;
+		if (a->span && a->span >> workers[j].ns.lba_shift < workers[j].blocks)
+			workers[j].blocks = a->span >> workers[j].ns.lba_shift;
 		if (set_up(&workers[j]))
 			return cli_fail();
 	}
@@ -405,7 +419,7 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 	for (unsigned j = 0; j < a->threads; j++) {
 		workers[j].end = start_ticks + (uint64_t)(a->seconds * 1e9 * (double)rate_ticks /
 							  (double)rate_ns);
-		workers[j].next_lba = workers[j].ns.blocks / a->threads * j;
+		workers[j].next_lba = workers[j].blocks / a->threads * j;
 		if (pthread_create(&workers[j].thread, NULL, work, &workers[j])) {
 			fprintf(stderr, "vroom: cannot start thread %u\n", j);
 			exit(1);
