@@ -98,6 +98,7 @@ $(BUILD)/vroom.so: $(ENGINE_OBJECTS) $(BUILD)/libvroom.a
 DEPS := gcc make dpkg-dev xz-utils fio libc6-dev zlib1g-dev libpciaccess-dev libhugetlbfs-dev libnuma-dev \
 	libjson-c-dev pkg-config python3 python3-pytest python3-pytest-timeout procps
 VM_DEPS := qemu-system-x86 busybox-static cpio kmod e2fsprogs dmsetup
+TEST_DEPS := chromium fonts-dejavu-core
 CHECK_DEPS := clang-format clang-tidy shellcheck
 
 # $(call install,PACKAGES): installs those of them that are missing, or says how to.
@@ -122,7 +123,7 @@ deps: ## Install the packages that demo and test need
 	$(call install,python3-venv)
 	@echo "installing: Python libraries into .venv"
 	@rm -rf .venv && /usr/bin/python3 -m venv .venv
-	@.venv/bin/pip -q install $(REQUIREMENTS:%=-r %) || { \
+	@.venv/bin/pip -qq install $(REQUIREMENTS:%=-r %) || { \
 		echo "cannot install $(REQUIREMENTS) from the package index; is it reachable?" >&2; exit 1; }
 	@touch $@
 REQUIREMENTS := jobs/requirements.txt tests/requirements.txt
@@ -133,33 +134,38 @@ $(FIO_DIR)/t/io_uring: | $(FIO_DIR)/config-host.h
 
 sweep-deps: deps .venv/installed $(FIO_DIR)/t/io_uring ## What jobs/sweep.py and jobs/report.py need
 
-demo: deps ## Run the main job on an emulated controller beside fio's own engines, and a short sweep
+demo: deps ## The thesis' jobs on an emulated controller beside fio's own engines: a table, a report
 	@$(MAKE) --no-print-directory -j$$(nproc) all > build.log 2>&1 || { tail -20 build.log; exit 1; }
 	@rm -f build.log
-	@/usr/bin/python3 jobs/demo.py $(DEMO_ARGS)
 	@$(MAKE) --no-print-directory sweep-deps
-	@rm -rf build/demo-sweep
-	@jobs/sweep.py run thesis --experiments matrix,depth --engines psync,libaio,io_uring,vroom \
-		--runtime 500ms --size 256m --out build/demo-sweep > build/demo-sweep.log
-	@jobs/report.py build/demo-sweep
+	@rm -rf build/demo
+	@jobs/sweep.py run thesis --experiments matrix --engines psync,psync_cached,libaio,io_uring,vroom \
+		--runtime 500ms --size 256m --out build/demo $(DEMO_ARGS)
+	@jobs/report.py build/demo
 
 # The suite needs a plain build and an instrumented one.
-test: deps ## The whole test suite
-	$(call install,$(VM_DEPS))
+test: sweep-deps ## The whole test suite
+	$(call install,$(VM_DEPS) $(TEST_DEPS))
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
 	@$(MAKE) --no-print-directory -s -j$$(nproc) driver BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g'
 	$(PYTEST) tests $(TEST_ARGS)
 
-vm-test: deps ## The tests in a guest with QEMU's NVMe controllers (part of test)
+vm-test: sweep-deps ## The tests in a guest with QEMU's NVMe controllers (part of test)
 	$(call install,$(VM_DEPS))
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	$(PYTEST) tests/vm $(TEST_ARGS)
 
-vm-demo: deps ## The main job in a guest: the kernel's engines and vroom on one NVMe drive
+vm-demo: sweep-deps ## The thesis' jobs in a guest: the kernel's engines and vroom on one NVMe drive
 	$(call install,$(VM_DEPS))
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
-	@/usr/bin/python3 tests/vm/demo.py $(DEMO_ARGS)
+	@/usr/bin/python3 tests/vm/sweep.py thesis --experiments matrix --repeat 2 \
+		--engines psync,libaio,io_uring,io_uring_cmd,vroom,vroom_pci,vroom_perf $(DEMO_ARGS)
+
+vm-sweep: sweep-deps ## A whole sweep in a guest (SWEEP_ARGS=thesis ...), and its report
+	$(call install,$(VM_DEPS))
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	@/usr/bin/python3 tests/vm/sweep.py $(or $(SWEEP_ARGS),thesis)
 
 fresh-test: ## Both README commands in a fresh Debian 12 (debootstrap; needs root)
 	$(call install,debootstrap git)
@@ -195,7 +201,7 @@ help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 FORCE:
-.PHONY: all driver engine deps sweep-deps demo test vm-test vm-demo fresh-test bench check install clean help FORCE
+.PHONY: all driver engine deps sweep-deps demo test vm-test vm-demo vm-sweep fresh-test bench check install clean help FORCE
 .DELETE_ON_ERROR:
 
 -include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)

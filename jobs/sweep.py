@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import project_python  # noqa: F401  the rest needs the project's libraries
-from sweeping import runner
+from sweeping import runner, terminal
 from sweeping.definition import DRIVES, SWEEPS, SweepError, load_sweep, names
 from sweeping.runner import Settings
 
@@ -88,11 +88,9 @@ def finish(folder: Path, settings: Settings, resumed: bool = False) -> int:
     except SweepError:
         runner.remove_if_empty(folder)
         raise
-    print(done.table())
-    for line in done.warnings():
+    print(terminal.table(done))
+    for line in terminal.notes(done):
         print(f"note: {line}", file=sys.stderr)
-    for entry in done.plan.left_out:
-        print(f"left out: {entry['engine']}, {entry['what']}: {entry['why']}", file=sys.stderr)
     print(f"results: {folder}; report: jobs/report.py {folder}")
     if done.failed:
         print(f"vroom: {len(done.failed)} points failed; try them again: "
@@ -136,6 +134,12 @@ def positive(text: str) -> int:
     return value
 
 
+def stop(*_signal: object) -> None:
+    # Remembered, too: an exception that hits a finalizer is lost.
+    runner.stopping.set()
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -157,7 +161,8 @@ def main() -> int:
     resuming.add_argument("folder", type=Path, metavar="DIR")
     resuming.set_defaults(function=resume)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     try:
         return arguments.function(arguments)
     except (SweepError, OSError) as error:

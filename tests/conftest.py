@@ -136,6 +136,9 @@ def nothing_left_behind():
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+needs_libraries = pytest.mark.skipif(
+    not (ROOT / ".venv/installed").exists(), reason="needs .venv: make sweep-deps"
+)
 needs_tool = {
     name: pytest.mark.skipif(not shutil.which(name), reason=f"needs {name}")
     for name in ("setarch", "pkg-config", "mount")

@@ -101,6 +101,16 @@ def test_perf_writes_where_it_says(tmp_path):
     assert path.read_bytes() == b"\xa5" * 4 * MIB
 
 
+def test_perf_keeps_to_its_span(tmp_path):
+    path = tmp_path / "disk"
+    path.write_bytes(bytes(4 * MIB))
+    good(vroom("perf", path, "-w", "randwrite", "-s", "1M", "-t", "0.3"))
+    data = path.read_bytes()
+    assert data[:MIB] == b"\xa5" * MIB and not any(data[MIB:])
+    result = vroom("perf", path, "-s", "1k")
+    assert result.status != 0 and "holds not one I/O" in result.err
+
+
 def test_perf_text_and_interrupt():
     process = subprocess.Popen([VROOM, "perf", "emu-null", "-t", "30"], stdout=subprocess.PIPE,
                                text=True)  # fmt: skip

@@ -545,11 +545,18 @@ def test_write_buffer(controller):
             assert one.io(WRITE, blocks=8).status == 0
         return time.monotonic() - start
 
-    fast, slow = seconds(4), seconds(16)
-    assert slow >= 0.3 > fast, "16 MiB, of which some 5 find room, at 32 MiB/s"
-    one.put(one.data, struct.pack("<IIQ", 0, 64 * MIB // 512, 0))
-    assert one.command(1, DSM, nsid=1, prp1=one.data, cdw=(0, 4)).status == 0
-    assert seconds(4) < 0.3
+    def trim():
+        one.put(one.data, struct.pack("<IIQ", 0, 64 * MIB // 512, 0))
+        assert one.command(1, DSM, nsid=1, prp1=one.data, cdw=(0, 4)).status == 0
+
+    assert seconds(20) >= 12 / 32, "8 MiB find room, the others wait"
+    full = seconds(4)
+    assert full >= 0.8 * 4 / 32
+    best = 1.0
+    for _ in range(10):  # a busy machine only makes it slower
+        trim()
+        best = min(best, seconds(4))
+    assert best < 0.8 * full
 
 
 def test_serves_the_next_client_and_keeps_data(controller, tmp_path):

@@ -42,6 +42,7 @@ class Engine:
     max_depth: int = 0
     direct: int | None = None
     optional: bool = False
+    extra: bool = False
 
     @property
     def fio_name(self) -> str:

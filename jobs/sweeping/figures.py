@@ -346,6 +346,8 @@ def over_time(ax: Axes, results: Results, experiment: Experiment, entry: dict, r
         label = ", ".join(results.label(v) if k == "engine" else value_text(k, v) for k, v in parts)
         engine = results.engines[group["engine"].iloc[0]]
         values = [(when, statistics.median(found)) for when, found in sorted(slots.items())]
+        if not values:
+            continue  # too short for an entry
         [line] = ax.plot(*zip(*values, strict=True), label=label, linewidth=1.6,
                          color=engine.color if by == ["engine"] else COLORS[number])  # fmt: skip
         if by == ["engine"] and engine.dash:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import statistics
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,12 +35,14 @@ from .definition import (
     seconds,
     size_bytes,
 )
-from .spread import overlap
 from .target import KERNEL, VROOM, Target, file_part, find
 
 # Seconds beside the run time itself: starting fio, and moving a drive between drivers.
 START_SECONDS, MOVE_SECONDS = 0.4, 2.0
 FAILURES_IN_A_ROW = 5
+LAST_RUN_SECONDS = 10
+# Somebody asked the sweep to end.
+stopping = threading.Event()
 
 
 @dataclass
@@ -131,7 +133,9 @@ def make_plan(sweep: Sweep, settings: Settings, target: Target) -> Plan:
             runs = [
                 Planned(adapt(point, sweep, settings, target), engines[point.engine], 1)
                 for point in group
-                if point.engine in chosen and is_possible(plan, point, engines, settings, target)
+                if point.engine in chosen
+                and (settings.engines or not engines[point.engine].extra)
+                and is_possible(plan, point, engines, settings, target)
             ]
             groups.append(runs)
     for phase in ("", "written", "cleared"):
@@ -155,7 +159,8 @@ def adapt(point: Point, sweep: Sweep, settings: Settings, target: Target) -> Poi
     size = str(options.get("size", "100%"))
     if not size.endswith("%") and target.bytes and size_bytes(size) > target.bytes:
         options["size"] = str(target.bytes)
-    return replace(point, options=options)
+    precondition = "none" if settings.read_only else point.precondition
+    return replace(point, options=options, precondition=precondition)
 
 
 def is_possible(
@@ -250,6 +255,7 @@ class Emulated:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is the sweep's to handle
+            preexec_fn=tools.end_with_parent,
         )
         if "listening" not in self.process.stdout.readline():
             raise SweepError(self.process.stderr.read().strip())
@@ -272,12 +278,26 @@ def look(settings: Settings, folder: Path) -> tuple[Target, Emulated | None]:
     return target, None
 
 
+def look_again(settings: Settings, folder: Path) -> tuple[Target, Emulated | None]:
+    """After a kill, when what the sweep ran may take a moment to end."""
+    end = time.monotonic() + LAST_RUN_SECONDS
+    while True:
+        try:
+            return look(settings, folder)
+        except SweepError as error:
+            if "in use" not in str(error) or time.monotonic() > end:
+                raise
+        time.sleep(0.2)
+
+
 def look_only(settings: Settings) -> Target:
     """For `show`: what would be measured, without starting anything."""
     if settings.emulate:
         name = settings.emulate.split(",")[0]
         return Target(f"emulated {load_drive(name)['name']}", "controller")
-    return look(settings, Path("results"))[0]
+    if not settings.target:
+        return Target("a file of its own", "file", created=True)
+    return look(settings, Path())[0]
 
 
 # --- running ---------------------------------------------------------------------------------------
@@ -329,6 +349,8 @@ class Runner:
         with tqdm(total=total, initial=done, disable=None, bar_format=style) as bar:
             try:
                 for number, run in enumerate(left, len(self.plan.runs) - len(left) + 1):
+                    if stopping.is_set():
+                        raise KeyboardInterrupt
                     if run in self.plan.runs:
                         self.one(run, number, bar)
                     bar.update(run.seconds)
@@ -337,7 +359,13 @@ class Runner:
                 self.save()
 
     def one(self, run: Planned, number: int, bar: tqdm) -> None:
-        self.target.give_to(run.engine.driver)
+        try:
+            self.target.give_to(run.engine.driver)
+        except SweepError as error:
+            if not run.engine.optional:
+                raise
+            self.on_failure(run, str(error))
+            return
         self.prepare(run)
         if self.target.kind == "file" and run.engine.driver == "vroom":
             # Another engine's direct writes, or fio's invalidate=, may have emptied it.
@@ -398,45 +426,6 @@ class Runner:
         except tools.RunError as error:
             raise SweepError(f"{self.target.address}: cannot {what} it: {error}") from None
 
-    # --- afterwards ---
-
-    def by_point(self) -> dict[tuple[str, str], dict[str, list[float]]]:
-        """IOPS of all repeats: {(experiment, axes): {engine: [...]}}."""
-        found: dict[tuple[str, str], dict[str, list[float]]] = {}
-        for run in self.plan.runs:
-            if self.is_done(run):
-                figures = tools.metrics(run.engine.tool, self.file(run).with_suffix(".json"))
-                engines = found.setdefault((run.point.experiment, run.axes), {})
-                engines.setdefault(run.engine.name, []).append(figures["iops"])
-        return found
-
-    def warnings(self) -> list[str]:
-        """Where the repeats leave open which engine is faster."""
-        if self.settings.repeat == 1:
-            return ["one run of each point: nothing is known of the spread; --repeat 3 tells"]
-        lines = []
-        for (experiment, axes), engines in self.by_point().items():
-            base = engines.pop(self.sweep.baseline, None)
-            for name, values in engines.items():
-                if base and overlap(values, base):
-                    lines.append(
-                        f"{experiment} {axes}: {name} and {self.sweep.baseline} cannot be told "
-                        f"apart, {spread_of(values)} and {spread_of(base)} IOPS"
-                    )
-        return lines
-
-    def table(self) -> str:
-        """The medians of all points, for the terminal."""
-        lines = []
-        for (experiment, axes), engines in self.by_point().items():
-            text = "  ".join(f"{e} {count(statistics.median(v))}" for e, v in engines.items())
-            lines.append(f"{experiment + ' ' + axes:44} {text}")
-        return "\n".join(lines)
-
-
-def spread_of(values: list[float]) -> str:
-    return f"{count(min(values))} to {count(max(values))}"
-
 
 def count(value: float) -> str:
     """1234567 as 1.23M."""
@@ -475,7 +464,7 @@ def sweep_of(folder: Path, settings: Settings) -> Sweep:
 def start(folder: Path, settings: Settings, resumed: bool = False) -> Runner:
     """Runs what is left of a sweep in FOLDER; the runner knows what became of it."""
     sweep = sweep_of(folder, settings)
-    target, emulated = look(settings, folder)
+    target, emulated = look(settings, folder) if not resumed else look_again(settings, folder)
     try:
         plan = make_plan(sweep, settings, target)
         if not plan.runs:

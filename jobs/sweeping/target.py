@@ -68,6 +68,8 @@ class Target:
             return "needs a drive of this machine"
         if engine.driver == KERNEL and self.kind == "controller":
             return "needs a file or a drive of this machine"
+        if engine.driver == "none" and self.kind != "drive":
+            return "needs a drive"
         return ""
 
     def name_for(self, engine: Engine) -> str:
@@ -99,10 +101,15 @@ class Target:
     # --- whose the drive is ------------------------------------------------------------------
 
     def give_to(self, driver: str) -> None:
-        """Moves a drive to the kernel's driver, or to vroom."""
+        """Moves a drive: to the kernel's driver, to "vroom", or to "none"."""
         if self.kind != "drive" or self.remote or not driver or driver == self._driver:
             return
-        vroom("unbind" if driver == KERNEL else "bind", self.bdf)
+        if driver == KERNEL:
+            vroom("unbind", self.bdf)
+        elif driver == "vroom":
+            vroom("bind", self.bdf)
+        else:
+            vroom("bind", "--driver", driver, self.bdf)
         self._driver = driver
 
     def restore(self) -> None:

@@ -11,11 +11,13 @@ front for one direction of a mix; loop_time (nanoseconds of one of `loops`).
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
@@ -29,6 +31,7 @@ ASYNC = ROOT / "build" / "examples" / "async"
 PERCENTILES = (50, 90, 99, 99.9, 99.99)
 # Beside a point's own time: start, opening a drive, the end.
 SLACK_SECONDS = 120
+END_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -58,22 +61,43 @@ def metrics(tool: str, path: Path) -> dict[str, float]:
     return {"fio": of_fio, "perf": of_perf, "async": of_async, "t_io_uring": dict}[tool](raw)
 
 
+def end_with_parent() -> None:
+    """In a child: a sweep that is killed leaves no fio behind (prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 def execute(command: list[object], limit: float, cwd: Path | None = None) -> str:
-    """Standard output; RunError with the last line of what went wrong."""
+    """Standard output; RunError with the line that says what went wrong."""
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        preexec_fn=end_with_parent,
+    )
     try:
-        done = subprocess.run(
-            [str(part) for part in command],
-            capture_output=True,
-            text=True,
-            cwd=cwd,
-            timeout=limit,
-            stdin=subprocess.DEVNULL,
-        )
+        out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         raise RunError(f"{Path(str(command[0])).name} did not end within {limit:.0f} s") from None
-    if done.returncode:
-        raise RunError(reason(done.stderr + done.stdout))
-    return done.stdout
+    finally:
+        end(process)
+    if process.returncode:
+        raise RunError(reason(err + out))
+    return out
+
+
+def end(process: subprocess.Popen) -> None:
+    """Asks first: fio's jobs outlive a fio that is killed."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def reason(text: str) -> str:
@@ -161,6 +185,12 @@ def fio_jobs(raw: dict) -> list[dict]:
     return everyone or raw["client_stats"]
 
 
+def job_options(raw: dict) -> dict:
+    """The options of the one job that a point is."""
+    first = (raw.get("client_stats") or raw["jobs"])[0]
+    return first.get("job options", {}) | (raw.get("global options") or {})
+
+
 def histogram(sides: Iterable[dict]) -> Counter[int]:
     """I/Os by latency in nanoseconds, out of json+."""
     bins: Counter[int] = Counter()
@@ -182,9 +212,8 @@ def percentiles(bins: Counter[int]) -> dict[str, float]:
 
 def of_fio(raw: dict) -> dict[str, float]:
     found: dict[str, float] = {"iops": 0, "bw": 0, "cpu": 0}
-    sides, total = [], {}
+    sides, total, options = [], {}, job_options(raw)
     for job in fio_jobs(raw):
-        options = job.get("job options", {}) | raw.get("global options", {})
         found["cpu"] += (job["usr_cpu"] + job["sys_cpu"]) * int(options.get("numjobs", 1))
         found["seconds"] = max(found.get("seconds", 0), job["job_runtime"] / 1000)
         for name in ("read", "write"):
@@ -229,7 +258,7 @@ def ccdf(paths: list[Path]) -> list[tuple[float, float]]:
 
 def iops_over_time(path: Path) -> list[tuple[float, float]]:
     """(seconds, I/Os a second of all jobs) out of the log beside PATH."""
-    options = fio_jobs(json.loads(path.read_text()))[0]["job options"]
+    options = job_options(json.loads(path.read_text()))
     interval, jobs = int(options["log_avg_msec"]), int(options["numjobs"])
     logs = sorted(path.parent.glob(f"{path.stem}_iops.log*"))
     sums: Counter[int] = Counter()

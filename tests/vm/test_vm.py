@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 
 import pytest
-from conftest import BUILD, ENGINE, MIB, ROOT, wait_for
+from conftest import BUILD, ENGINE, MIB, ROOT, needs_libraries, wait_for
 
 NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups"
 VERIFY = {"bsrange": "512-128k", "verify": "crc32c", "verify_state_save": 0, "size": "4M",
@@ -421,3 +422,67 @@ def test_ordinary_user_through_vfio(guest, drive):
         "1024 KiB",
         "ulimit -l",
     )
+
+
+# --- sweeps ----------------------------------------------------------------------------------
+
+SWEEP = """
+title = "Tiny"
+source = "a test"
+about = "Reads and writes."
+baseline = "io_uring"
+[options]
+bs = "4k"
+iodepth = 8
+direct = 1
+time_based = 1
+runtime = "100ms"
+size = "8m"
+[[experiment]]
+name = "tiny"
+title = "Tiny"
+engines = ["io_uring", "io_uring_cmd", "vroom"]
+[experiment.vary]
+rw = ["randread", "randwrite"]
+[[experiment.figure]]
+name = "bars"
+title = "Bars"
+kind = "bars"
+x = "rw"
+y = "iops"
+"""
+
+
+@needs_libraries
+def test_sweep_moves_the_drive_by_itself(guest, drive):
+    """Refused without the serial number; then the kernel's engines and vroom in turn, unattended."""
+    main = drive("main")
+    (guest.shared / "tiny.toml").write_text(SWEEP)
+    command = f"{ROOT}/jobs/sweep.py run /run/guest/tiny.toml --target {main.name}"
+    good(guest.run(f"head -c 8M /dev/urandom > /run/sample; dd if=/run/sample of={main.name} bs=1M "
+                   "oflag=direct"))  # fmt: skip
+    refused(guest.run(f"{command} --out /run/guest/no"), "--destroy-data", "main")
+    refused(guest.run(f"{command} --destroy-data small --out /run/guest/no"), "--destroy-data")
+    good(guest.run(f"cmp -n 8388608 /run/sample {main.name} && ! ls /run/guest/no"))
+    assert main.driver.strip() == "nvme"
+
+    job = guest.start(f"{command} --destroy-data main --repeat 2 --out /run/guest/results")
+    points = guest.shared / "results/points"
+    wait_for(lambda: list(points.rglob("run1/**/vroom/*.fio")), 60, "vroom's turn")
+    good(guest.run("pkill -INT -f sweep.py"))
+    stopped = guest.finish(job)
+    assert stopped.status == 130 and "resume" in stopped.err
+    assert main.driver.strip() == "nvme", "given back, although it was stopped"
+    good(guest.run(f"{ROOT}/jobs/sweep.py resume /run/guest/results", 120))
+    assert main.driver.strip() == "nvme"
+    state = json.loads((guest.shared / "results/run.json").read_text())
+    there = {str(p.relative_to(points)) for p in points.rglob("run*/**/*.json")}
+    assert there == {f"{point['path']}.json" for point in state["points"]} and len(there) == 12
+    [first, *_] = json.loads((guest.shared / "results/environment.json").read_text())
+    assert first["model"] == "QEMU NVMe Ctrl" and first["serial"] == "main"
+    assert first["firmware"] and first["temperature_celsius"] == 50  # QEMU's default, 323 K
+    # The report is made here.
+    made = subprocess.run([ROOT / "jobs/report.py", guest.shared / "results"], text=True,
+                          capture_output=True)  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert "QEMU NVMe Ctrl" in (guest.shared / "results/report/index.html").read_text()
