@@ -405,10 +405,19 @@ class Runner:
     def prepare(self, run: Planned) -> None:
         wanted = wanted_state(run.point, self.target)
         if wanted == "written" and self.state != "written" and not self.settings.emulate:
-            self.precondition("fill", {"rw": "write", "bs": "1m", "iodepth": 8, "end_fsync": 1})
+            self.precondition(
+                "fill", {"rw": "write", "bs": self.block("1m"), "iodepth": 8, "end_fsync": 1}
+            )
         elif wanted == "cleared":
-            self.precondition("clear", {"rw": "trim", "bs": "16m"})
+            self.precondition("clear", {"rw": "trim", "bs": self.block("16m")})
         self.state = wanted or self.state
+
+    def block(self, largest: str) -> int:
+        """A span may be smaller than the blocks that are good for large ones."""
+        whole = self.plan.size.endswith("%")
+        return (
+            size_bytes(largest) if whole else min(size_bytes(largest), size_bytes(self.plan.size))
+        )
 
     def precondition(self, what: str, options: dict) -> None:
         by_kernel = self.target.of_kernel
