@@ -24,6 +24,9 @@ debootstrap --variant=minbase bookworm "$chroot" "$mirror" > "$chroot.log" 2>&1 
 rm -f "$chroot.log"
 echo "deb $mirror bookworm main" > "$chroot/etc/apt/sources.list"
 cp /etc/resolv.conf "$chroot/etc/" 2> /dev/null || true
+# And whom this machine trusts for the package index.
+cp /etc/ssl/certs/ca-certificates.crt "$chroot/etc/index.crt" 2> /dev/null ||
+    touch "$chroot/etc/index.crt"
 
 mount -t proc proc "$chroot/proc"
 mount -t sysfs sys "$chroot/sys"
@@ -33,7 +36,7 @@ mount -t tmpfs shm "$chroot/dev/shm"
 
 git clone -q "$root" "$chroot/vroom"
 inside() {
-    chroot "$chroot" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 \
+    chroot "$chroot" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 PIP_CERT=/etc/index.crt \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -c "$1"
 }
 # A clone needs git, and one types make: all that a person has before the first command.

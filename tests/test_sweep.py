@@ -392,6 +392,7 @@ BAD = {
     "no such drive": (["run", "thesis", "--emulate", "x"], "no drive x"),
     "a drive without timing": (["run", "thesis", "--emulate", "intel-d7-p5600-1600gb"], "emulate"),
     "a bad timing": (["run", "thesis", "--emulate", "samsung-970-evo-plus-1tb,channels=x"], "channels"),
+    "no such option": (["run", "thesis", "--emulate", "samsung-970-evo-plus-1tb,foo=1"], "--foo"),
     "no such device": (["run", "thesis", "--target", "/dev/nvme77n1"], "no such NVMe drive"),
     "no such directory": (["run", "thesis", "--target", "/nowhere/x"], "no such directory"),
     "a directory": (["run", "thesis", "--target", "/usr"], "is a directory"),

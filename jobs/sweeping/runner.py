@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,7 @@ class Settings:
     hosts: list[str] = field(default_factory=list)
     destroy_data: str = ""
     created: bool = False  # the target is the sweep's own file
+    first_driver: str = ""  # whose the drive was, and will be again
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,6 @@ class Planned:
 class Plan:
     runs: list[Planned]
     left_out: list[dict[str, str]]  # {"engine", "what", "why"}
-
-    @property
-    def phases(self) -> list[str]:
-        return list(dict.fromkeys(run.point.phase for run in self.runs))
 
     @property
     def size(self) -> str:
@@ -241,13 +239,15 @@ def check_consent(plan: Plan, settings: Settings, target: Target) -> None:
 class Emulated:
     """A controller with a drive's timing, on nothing, for as long as the sweep runs."""
 
-    def __init__(self, text: str, folder: Path):
+    def __init__(self, text: str):
         name, *options = text.split(",")
         drive = load_drive(name)
         if "emulate" not in drive:
             raise SweepError(f"{name}: says nothing of the drive's timing ([emulate])")
-        timing = drive["emulate"] | dict(option.split("=", 1) for option in options)
-        self.socket = folder / "nvme.sock"
+        timing = drive["emulate"] | dict(option.partition("=")[::2] for option in options)
+        # Not in the folder of results: a socket's name must be short.
+        self.folder = tempfile.TemporaryDirectory(prefix="vroom-sweep-")
+        self.socket = Path(self.folder.name) / "nvme.sock"
         self.process = subprocess.Popen(
             [VROOM, "emulate", "--socket", self.socket, "--ns", "null=1T"]
             + [f"--{key}={value}" for key, value in timing.items()],
@@ -258,17 +258,17 @@ class Emulated:
             preexec_fn=tools.end_with_parent,
         )
         if "listening" not in self.process.stdout.readline():
-            raise SweepError(self.process.stderr.read().strip())
+            raise SweepError(self.process.stderr.read().splitlines()[0])
 
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(10)
+        self.folder.cleanup()
 
 
 def look(settings: Settings, folder: Path) -> tuple[Target, Emulated | None]:
     if settings.emulate:
-        # A socket's name is short; a folder's may be long.
-        emulated = Emulated(settings.emulate, folder)
+        emulated = Emulated(settings.emulate)
         return find(str(emulated.socket)), emulated
     if settings.hosts:
         is_drive = re.match(r"/dev/|[0-9a-f]{4}[:.]", settings.target)
@@ -483,6 +483,8 @@ def start(folder: Path, settings: Settings, resumed: bool = False) -> Runner:
         check_hosts(plan, target)
         check_span(plan, target)
         settings.created = target.created
+        # After a kill the drive may still be vroom's.
+        target.first_driver = settings.first_driver = settings.first_driver or target.first_driver
         now = environment.record(target)
         record_environment(folder, now, resumed)
         runner = Runner(folder, settings, sweep, target, plan)

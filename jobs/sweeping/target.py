@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from .definition import ROOT, Engine, SweepError
@@ -50,8 +50,8 @@ class Target:
     nsid: int = 1
     created: bool = False  # the file is the sweep's own
     remote: bool = False  # on the hosts of --hosts: nothing is known of it here
-    _driver: str = field(default="", repr=False)
-    _first_driver: str = field(default="", repr=False)
+    driver: str = ""  # who has the drive now: KERNEL, "vroom" or "none"
+    first_driver: str = ""  # and had it at first
 
     @property
     def file(self) -> Path | None:
@@ -86,7 +86,7 @@ class Target:
     @property
     def of_kernel(self) -> bool:
         """The kernel's driver has the drive now."""
-        return self._driver == KERNEL
+        return self.driver == KERNEL
 
     def warm(self, span: int) -> None:
         """Reads a file into the page cache, the emulated controller's own, where it fits."""
@@ -102,7 +102,7 @@ class Target:
 
     def give_to(self, driver: str) -> None:
         """Moves a drive: to the kernel's driver, to "vroom", or to "none"."""
-        if self.kind != "drive" or self.remote or not driver or driver == self._driver:
+        if self.kind != "drive" or self.remote or not driver or driver == self.driver:
             return
         if driver == KERNEL:
             vroom("unbind", self.bdf)
@@ -110,11 +110,11 @@ class Target:
             vroom("bind", self.bdf)
         else:
             vroom("bind", "--driver", driver, self.bdf)
-        self._driver = driver
+        self.driver = driver
 
     def restore(self) -> None:
         """As it was found."""
-        self.give_to(self._first_driver)
+        self.give_to(self.first_driver)
 
 
 def file_part(address: str) -> str:
@@ -183,8 +183,8 @@ def match_drive(address: str, one: dict) -> Target | None:
         firmware=one.get("firmware") or "",
         bdf=one["address"],
         nsid=int(nsid),
-        _driver=driver if driver == KERNEL else "vroom",
-        _first_driver=driver if driver == KERNEL else "vroom",
+        driver=driver if driver == KERNEL else "vroom",
+        first_driver=driver if driver == KERNEL else "vroom",
     )
     for name in names:
         if re.fullmatch(rf"/dev/nvme\d+n{nsid}", name):

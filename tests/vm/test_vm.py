@@ -473,8 +473,13 @@ def test_sweep_moves_the_drive_by_itself(guest, drive):
     stopped = guest.finish(job)
     assert stopped.status == 130 and "resume" in stopped.err
     assert main.driver.strip() == "nvme", "given back, although it was stopped"
+    done = len(list(points.rglob("run*/**/*.json")))
+    job = guest.start(f"{ROOT}/jobs/sweep.py resume /run/guest/results")
+    wait_for(lambda: len(list(points.rglob("run*/**/vroom/*.json"))) > 1, 60, "vroom's next turn")
+    good(guest.run("pkill -KILL -f sweep.py; sleep 0.5"))
+    assert guest.finish(job).status == 137 and len(list(points.rglob("run*/**/*.json"))) > done
     good(guest.run(f"{ROOT}/jobs/sweep.py resume /run/guest/results", 120))
-    assert main.driver.strip() == "nvme"
+    assert main.driver.strip() == "nvme", "as it was before the first run"
     state = json.loads((guest.shared / "results/run.json").read_text())
     there = {str(p.relative_to(points)) for p in points.rglob("run*/**/*.json")}
     assert there == {f"{point['path']}.json" for point in state["points"]} and len(there) == 12
