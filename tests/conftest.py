@@ -19,6 +19,37 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 VROOM = Path(os.environ.get("VROOM_UNDER_TEST", BUILD / "vroom"))
 ENGINE = f"external:{BUILD / 'vroom.so'}"
+# A sweep: one experiment, two engines, four points.
+TINY = """
+title = "Tiny"
+source = "a test"
+about = "Reads and writes."
+baseline = "psync"
+[options]
+bs = "4k"
+direct = 1
+time_based = 1
+runtime = "1s"
+size = "16m"
+[[experiment]]
+name = "tiny"
+title = "Tiny"
+engines = ["psync", "vroom"]
+log = true
+[experiment.vary]
+rw = ["randread", "randwrite"]
+bs = ["4k", "16k"]
+[[experiment.figure]]
+name = "bars"
+title = "Bars"
+kind = "bars"
+x = "rw"
+y = "iops"
+[[experiment.figure]]
+name = "time"
+title = "Time"
+kind = "time"
+"""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 

@@ -18,7 +18,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from conftest import MIB, ROOT, good, needs_libraries, run, wait_for
+from conftest import MIB, ROOT, TINY, good, needs_libraries, run, wait_for
 
 pytestmark = needs_libraries
 SWEEP, REPORT = ROOT / "jobs/sweep.py", ROOT / "jobs/report.py"
@@ -26,37 +26,6 @@ NAMES = ["thesis", "xnvme", "profile", "async", "interfaces"]
 # vroom's own are all there; of the kernel's, enough to compare with.
 ENGINES = {"profile": "vroom", "thesis": "psync,io_uring,vroom,vroom_perf"}
 SHORT = ["--runtime", "50ms", "--size", "32m"]
-# One experiment, two engines, four points: what most tests need.
-TINY = """
-title = "Tiny"
-source = "a test"
-about = "Reads and writes."
-baseline = "psync"
-[options]
-bs = "4k"
-direct = 1
-time_based = 1
-runtime = "1s"
-size = "16m"
-[[experiment]]
-name = "tiny"
-title = "Tiny"
-engines = ["psync", "vroom"]
-log = true
-[experiment.vary]
-rw = ["randread", "randwrite"]
-bs = ["4k", "16k"]
-[[experiment.figure]]
-name = "bars"
-title = "Bars"
-kind = "bars"
-x = "rw"
-y = "iops"
-[[experiment.figure]]
-name = "time"
-title = "Time"
-kind = "time"
-"""
 
 
 def definition(name: str) -> dict:
@@ -339,6 +308,18 @@ def test_overlapping_ranges_are_marked(repeated, tmp_path):
         shutil.copy(path, str(path).replace("/vroom/", "/psync/"))
     good(report(copy))
     assert "1.00 ?" in (copy / "report/index.html").read_text()
+
+
+def test_progress_on_a_terminal(tmp_path):
+    """A bar with the time left and the current figure; elsewhere a line for each point."""
+    command = f"{SWEEP} run xnvme {' '.join(SHORT)} --experiments roofline --engines null,vroom"
+    shown = good(run("script", "-qec", f"{command} --out {tmp_path / 'a'}", "/dev/null"))
+    assert re.search(
+        r"50%\|.*\d\d:\d\d gone, \d\d:\d\d left, roofline \w+ iodepth=128: .* IOPS", shown.out
+    )
+    plain = good(run(*command.split(), "--out", tmp_path / "b"))
+    lines = re.findall(r"^\[(\d)/2\] roofline (\w+) iodepth=128: .* IOPS", plain.err, re.M)
+    assert [number for number, _ in lines] == ["1", "2"]
 
 
 # --- stopping, resuming, failing ---------------------------------------------------------------------

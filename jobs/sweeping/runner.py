@@ -345,8 +345,11 @@ class Runner:
         left = [run for run in self.plan.runs if not self.is_done(run)]
         total = sum(run.seconds for run in self.plan.runs)
         done = total - sum(run.seconds for run in left)
-        style = "{l_bar}{bar}| {elapsed} gone, {remaining} left {postfix}"
-        with tqdm(total=total, initial=done, disable=None, bar_format=style) as bar:
+        style = "{l_bar}{bar}| {elapsed} gone, {remaining} left{postfix}"
+        # Some terminals say that they have no size, and tqdm would show nothing.
+        columns, lines = shutil.get_terminal_size()
+        with tqdm(total=total, initial=done, disable=None, bar_format=style, ncols=columns,
+                  nrows=lines) as bar:  # fmt: skip
             try:
                 for number, run in enumerate(left, len(self.plan.runs) - len(left) + 1):
                     if stopping.is_set():

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import BUILD, ENGINE, MIB, ROOT, needs_libraries, wait_for
+from conftest import BUILD, ENGINE, MIB, ROOT, TINY, needs_libraries, wait_for
 
 NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups"
 VERIFY = {"bsrange": "512-128k", "verify": "crc32c", "verify_state_save": 0, "size": "4M",
@@ -426,31 +426,11 @@ def test_ordinary_user_through_vfio(guest, drive):
 
 # --- sweeps ----------------------------------------------------------------------------------
 
-SWEEP = """
-title = "Tiny"
-source = "a test"
-about = "Reads and writes."
-baseline = "io_uring"
-[options]
-bs = "4k"
-iodepth = 8
-direct = 1
-time_based = 1
-runtime = "100ms"
-size = "8m"
-[[experiment]]
-name = "tiny"
-title = "Tiny"
-engines = ["io_uring", "io_uring_cmd", "vroom"]
-[experiment.vary]
-rw = ["randread", "randwrite"]
-[[experiment.figure]]
-name = "bars"
-title = "Bars"
-kind = "bars"
-x = "rw"
-y = "iops"
-"""
+SWEEP = (
+    TINY.replace('["psync", "vroom"]', '["io_uring", "io_uring_cmd", "vroom"]')
+    .replace('bs = ["4k", "16k"]', "iodepth = [8]")
+    .replace('size = "16m"', 'size = "8m"')
+)
 
 
 @needs_libraries
@@ -458,7 +438,7 @@ def test_sweep_moves_the_drive_by_itself(guest, drive):
     """Refused without the serial number; then the kernel's engines and vroom in turn, unattended."""
     main = drive("main")
     (guest.shared / "tiny.toml").write_text(SWEEP)
-    command = f"{ROOT}/jobs/sweep.py run /run/guest/tiny.toml --target {main.name}"
+    command = f"{ROOT}/jobs/sweep.py run /run/guest/tiny.toml --target {main.name} --runtime 100ms"
     good(guest.run(f"head -c 8M /dev/urandom > /run/sample; dd if=/run/sample of={main.name} bs=1M "
                    "oflag=direct"))  # fmt: skip
     refused(guest.run(f"{command} --out /run/guest/no"), "--destroy-data", "main")
