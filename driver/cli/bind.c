@@ -324,17 +324,11 @@ static void recover(const struct vroom_device *d)
 /* Namespaces that the record names; 1 where there is no record. */
 static int recorded_namespaces(const struct vroom_device *d)
 {
-	char path[PATH_MAX], line[256];
-	unsigned controller, nsid;
-	int count = 0;
-	FILE *f;
+	struct vroom_device_name names[NAMES_MAX];
+	int recorded = vroom_device_recorded_names(d->bdf, names, NAMES_MAX), count = 0;
 
-	snprintf(path, sizeof(path), VROOM_RECORDS "/%s", d->bdf);
-	f = fopen(path, "re");
-	while (f && fgets(line, sizeof(line), f))
-		count += sscanf(line, "name nvme%un%u", &controller, &nsid) == 2;
-	if (f)
-		fclose(f);
+	for (int i = 0; i < recorded; i++) /* once, though it has a character device, too */
+		count += names[i].nsid && strncmp(names[i].name, "nvme", 4) == 0;
 	return VROOM_MAX(count, 1);
 }
 

@@ -91,6 +91,8 @@ static struct json_object *describe(struct pci_device *dev)
 			       d.numa_node < 0 ? NULL : json_object_new_int(d.numa_node));
 	names = json_object_new_array();
 	count = vroom_device_names(d.bdf, name, MAX_NAMES);
+	if (!count)
+		count = vroom_device_recorded_names(d.bdf, name, MAX_NAMES);
 	for (int i = 0; i < count; i++)
 		json_object_array_add(names, json_object_new_string(name[i].name));
 	json_object_object_add(o, "names", names);

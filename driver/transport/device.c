@@ -192,10 +192,27 @@ int vroom_device_names(const char *bdf, struct vroom_device_name *names, int max
 	return VROOM_MIN(n.count, max);
 }
 
+int vroom_device_recorded_names(const char *bdf, struct vroom_device_name *names, int max)
+{
+	char path[PATH_MAX], line[128];
+	int count = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), VROOM_RECORDS "/%s", bdf);
+	f = fopen(path, "re");
+	while (f && count < max && fgets(line, sizeof(line), f))
+		count += sscanf(line, "name %63s %u", names[count].name, &names[count].nsid) == 2;
+	if (f)
+		fclose(f);
+	return count;
+}
+
 struct search {
 	const char *name; /* nvme0n1 */
 	char bdf[VROOM_BDF_MAX];
 	uint32_t nsid;
+	/* where names are looked for: in sysfs or in the records */
+	int (*names_of)(const char *bdf, struct vroom_device_name *names, int max);
 };
 
 /* Does this PCI function go by the name that is looked for? */
@@ -203,7 +220,7 @@ static bool on_function(const char *bdf, void *arg)
 {
 	struct vroom_device_name names[NAMES_MAX];
 	struct search *s = arg;
-	int count = vroom_device_names(bdf, names, NAMES_MAX);
+	int count = s->names_of(bdf, names, NAMES_MAX);
 
 	for (int i = 0; i < count; i++) {
 		if (strcmp(names[i].name, s->name))
@@ -215,26 +232,12 @@ static bool on_function(const char *bdf, void *arg)
 	return false;
 }
 
-/* The same by what `vroom bind` wrote down: lines "name nvme0n1 1". */
-static bool on_record(const char *bdf, void *arg)
+/* Looks S's name up in what DIRECTORY lists, by what NAMES_OF says of each. */
+static bool search(struct search *s, const char *directory,
+		   int (*names_of)(const char *, struct vroom_device_name *, int))
 {
-	char path[PATH_MAX], line[128], name[64];
-	struct search *s = arg;
-	bool found = false;
-	unsigned nsid;
-	FILE *f;
-
-	snprintf(path, sizeof(path), VROOM_RECORDS "/%s", bdf);
-	f = fopen(path, "re");
-	while (f && !found && fgets(line, sizeof(line), f))
-		found = sscanf(line, "name %63s %u", name, &nsid) == 2 && !strcmp(name, s->name);
-	if (f)
-		fclose(f);
-	if (found) {
-		snprintf(s->bdf, sizeof(s->bdf), "%s", bdf);
-		s->nsid = nsid;
-	}
-	return found;
+	s->names_of = names_of;
+	return for_entries(directory, on_function, s);
 }
 
 int vroom_device_resolve(const char *name, char bdf[VROOM_BDF_MAX], uint32_t *nsid)
@@ -250,8 +253,8 @@ int vroom_device_resolve(const char *name, char bdf[VROOM_BDF_MAX], uint32_t *ns
 	if (sscanf(s.name, "nvme%un%up%u", &controller, &ns, &part) == 3)
 		return vroom_fail(EINVAL, "%s: is a partition; name the namespace, /dev/nvme%un%u",
 				  name, controller, ns);
-	if (!for_entries(PCI_DEVICES, on_function, &s) &&
-	    !for_entries(VROOM_RECORDS, on_record, &s))
+	if (!search(&s, PCI_DEVICES, vroom_device_names) &&
+	    !search(&s, VROOM_RECORDS, vroom_device_recorded_names))
 		return vroom_fail(ENODEV, "%s: no such NVMe device on a PCI bus; see vroom list",
 				  name);
 	memcpy(bdf, s.bdf, VROOM_BDF_MAX);

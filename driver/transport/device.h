@@ -60,6 +60,9 @@ struct vroom_device_name {
 };
 int vroom_device_names(const char *bdf, struct vroom_device_name *names, int max);
 
+/* The same as it was when `vroom bind` took the function: it goes on to be called so. */
+int vroom_device_recorded_names(const char *bdf, struct vroom_device_name *names, int max);
+
 /*
  * What the kernel's driver knows of the device, or knew when `vroom bind` took it: "model",
  * "serial", "firmware_rev", "bytes" (of all namespaces). False, and "" in OUT: unknown.

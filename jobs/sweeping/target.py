@@ -105,12 +105,20 @@ class Target:
         if self.kind != "drive" or self.remote or not driver or driver == self.driver:
             return
         if driver == KERNEL:
-            vroom("unbind", self.bdf)
+            self.take_names(vroom("unbind", self.bdf).split())  # maybe not the ones it had
         elif driver == "vroom":
             vroom("bind", self.bdf)
         else:
             vroom("bind", "--driver", driver, self.bdf)
         self.driver = driver
+
+    def take_names(self, paths: list[str]) -> None:
+        """The namespace's own, out of all that the kernel calls the drive."""
+        for path in paths:
+            if re.fullmatch(rf"/dev/nvme\d+n{self.nsid}", path):
+                self.block = path
+            elif re.fullmatch(rf"/dev/ng\d+n{self.nsid}", path):
+                self.generic = path
 
     def restore(self) -> None:
         """As it was found."""
@@ -186,11 +194,7 @@ def match_drive(address: str, one: dict) -> Target | None:
         driver=driver if driver == KERNEL else "vroom",
         first_driver=driver if driver == KERNEL else "vroom",
     )
-    for name in names:
-        if re.fullmatch(rf"/dev/nvme\d+n{nsid}", name):
-            target.block = name
-        elif re.fullmatch(rf"/dev/ng\d+n{nsid}", name):
-            target.generic = name
+    target.take_names(names)
     if driver == KERNEL:
         block = Path("/sys/class/block") / Path(target.block).name
         target.bytes = int((block / "size").read_text()) * 512

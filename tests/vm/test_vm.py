@@ -277,6 +277,8 @@ def test_name_still_works_after_bind_and_record_is_gone_after_unbind(guest, driv
     assert json.loads(good(guest.run(f"vroom id --json {main.name}")).out)["serial"] == "main"
     listed = guest.run("vroom list").out
     assert "main" in listed and "vfio-pci" in listed
+    [one] = [d for d in json.loads(guest.run("vroom list --json").out) if d["serial"] == "main"]
+    assert main.name.removeprefix("/dev/") in one["names"] and one["firmware"]
     good(guest.run(f"ls /run/vroom/{main.bdf}"))
     assert main.name in good(main.unbind()).out
     assert guest.run(f"ls /run/vroom/{main.bdf}").status != 0
