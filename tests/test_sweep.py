@@ -545,6 +545,13 @@ def test_data_sheet_in_the_report(all_five, tmp_path):
     for value in ("3,500 MB/s", "3,300 MB/s", "19,000 IOPS", "600,000 IOPS", "550,000 IOPS"):
         assert value in html
     assert "data sheet" in (tmp_path / "iops-qd1.svg").read_text()
+    # A drive of one's own is a file; the roofline is its best, at whatever depth.
+    mine = tmp_path / "mine.toml"
+    mine.write_text('name = "Mine"\nmodel = "M"\nsource = "me"\n[[limit]]\nlabel = "Reads"\n'
+                    'rw = "randread"\niops = 777_000\n')  # fmt: skip
+    good(report(all_five["xnvme"][0], "--drive", mine, "--out", tmp_path / "x"))
+    assert "data sheet" in (tmp_path / "x/roofline.svg").read_text()
+    assert "777,000 IOPS" in (tmp_path / "x/index.html").read_text()
 
 
 # --- other hosts --------------------------------------------------------------------------------------------

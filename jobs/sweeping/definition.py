@@ -16,6 +16,7 @@ SWEEPS = JOBS / "sweeps"
 DRIVES = JOBS / "drives"
 
 FIGURE_KINDS = {"bars", "lines", "time", "ccdf"}
+LIMITS = {"point", "plateau"}  # the data sheet's, for just such a point or for the workload
 PRECONDITIONS = {"auto", "none"}
 WRITES = {"write", "randwrite"}  # on a cleared drive; mixes and reads on a written one
 
@@ -228,6 +229,8 @@ def check(sweep: Sweep, path: Path) -> None:
             raise SweepError(f"{where}: the name must be a word, and no other's")
         seen.add(experiment.name)
         for figure in experiment.figures:
+            if figure.get("limits", "point") not in LIMITS:
+                raise SweepError(f"{where}: limits is point or plateau")
             if figure["kind"] not in FIGURE_KINDS:
                 kinds = ", ".join(sorted(FIGURE_KINDS))
                 raise SweepError(f"{where}: {figure['kind']} is no kind of figure: {kinds}")

@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: 
 
 from . import tools  # noqa: E402
 from .definition import Experiment, size_bytes  # noqa: E402
-from .frame import Results, limits_of, medians, with_speedup  # noqa: E402
+from .frame import Results, limits_of, medians, plateau_of, with_speedup  # noqa: E402
 
 # What a figure is called on an axis, and what it is divided by for that unit.
 UNITS = {
@@ -278,20 +278,20 @@ def bars(ax: Axes, results: Results, experiment: Experiment, entry: dict, runs: 
             ax.bar_label(drawn, texts, padding=3, fontsize=8, bbox=behind, zorder=4)
     ax.set_xticks(range(len(groups)), [tick_text(x, value) for value in groups])
     ax.grid(axis="x", visible=False)
-    if entry.get("limits"):
-        constant = runs.iloc[0].to_dict()
+    constant = runs.iloc[0].to_dict()
+    if entry.get("limits") == "point":
         for place, value in enumerate(groups):
-            draw_limits(
-                ax, results, constant | {x: value}, entry["y"], unit, (place - 0.45, place + 0.45)
-            )
+            found = limits_of(results.drive, constant | {x: value}, entry["y"])
+            draw_limits(ax, found, entry["y"], unit, (place - 0.45, place + 0.45))
+    elif entry.get("limits") == "plateau":
+        draw_limits(ax, plateau_of(results.drive, constant, entry["y"]), entry["y"], unit)
     ax.margins(y=0.12)
     return to_table(entry, series)
 
 
-def draw_limits(
-    ax: Axes, results: Results, point: dict, figure: str, unit: float, span=None
-) -> None:
-    for limit in limits_of(results.drive, point, figure):
+def draw_limits(ax: Axes, limits: list[dict], figure: str, unit: float, span=None) -> None:
+    """The data sheet's word as a dashed line, over all of the figure or over SPAN."""
+    for limit in limits:
         height = limit[figure] / unit
         style = {"color": "#222222", "linestyle": (0, (6, 3)), "linewidth": 1.2}
         label = None if "data sheet" in ax.get_legend_handles_labels()[1] else "data sheet"
@@ -324,10 +324,9 @@ def lines(ax: Axes, results: Results, experiment: Experiment, entry: dict, runs:
         ax.set_xscale("log", base=2)
     ax.set_xticks(numbered(x, ticks), [tick_text(x, value) for value in ticks])
     ax.minorticks_off()
-    if entry.get("limits"):
-        point = runs[runs[x] == max(ticks)].iloc[0].to_dict()
-        # The plateau is what the data sheet gives for its own depth and jobs.
-        draw_limits(ax, results, point | {"iodepth": 32, "numjobs": 4}, entry["y"], unit)
+    if entry.get("limits") == "plateau":
+        limits = plateau_of(results.drive, runs.iloc[0].to_dict(), entry["y"])
+        draw_limits(ax, limits, entry["y"], unit)
     if entry["y"] == "speedup":
         ax.axhline(1, color="#222222", linewidth=1)
         ax.set_ylabel(f"speedup over {results.label(results.baseline)}")

@@ -126,16 +126,23 @@ def table(results: Results, experiment: Experiment) -> list[dict]:
     return rows
 
 
-def limits_of(drive: dict | None, point: dict, figure: str) -> list[dict]:
-    """The data sheet's entries for such a point."""
+def limits_of(
+    drive: dict | None, point: dict, figure: str, keys: tuple = ("rw", "bs", "iodepth", "numjobs")
+) -> list[dict]:
+    """The data sheet's entries for such a point: what they say of KEYS is true of it."""
     if not drive or figure not in ("iops", "bw"):
         return []
-    keys = ("rw", "bs", "iodepth", "numjobs")
     return [
         limit
         for limit in drive["limit"]
         if figure in limit and all(k not in limit or limit[k] == point.get(k) for k in keys)
     ]
+
+
+def plateau_of(drive: dict | None, point: dict, figure: str) -> list[dict]:
+    """The largest of the data sheet's entries for such a workload, at whatever depth."""
+    found = limits_of(drive, point, figure, ("rw", "bs"))
+    return sorted(found, key=lambda limit: limit[figure])[-1:]
 
 
 def datasheet(results: Results) -> list[dict]:
