@@ -225,10 +225,10 @@ def check_consent(plan: Plan, settings: Settings, target: Target) -> None:
     if settings.destroy_data == name:
         return
     what = "serial number" if name == target.serial else "name"
-    given = f"not {settings.destroy_data}" if settings.destroy_data else f"its {what} is {name}"
+    wrong = f", not {settings.destroy_data}" if settings.destroy_data else ""
     raise SweepError(
         f"{target.address}: this sweep overwrites it; nothing was written. If its data may go: "
-        f"--destroy-data {what.upper().replace(' ', '-')} ({given}); or measure reads of what is "
+        f"--destroy-data {what.upper().replace(' ', '-')} (its {what} is {name}{wrong}); or measure reads of what is "
         "there: --read-only"
     )
 

@@ -429,7 +429,7 @@ def test_ordinary_user_through_vfio(guest, drive):
 # --- sweeps ----------------------------------------------------------------------------------
 
 SWEEP = (
-    TINY.replace('["psync", "vroom"]', '["io_uring", "io_uring_cmd", "vroom"]')
+    TINY.replace('["psync", "vroom"]', '["io_uring_cmd", "vroom"]')
     .replace('bs = ["4k", "16k"]', "iodepth = [8]")
     .replace('size = "16m"', 'size = "8m"')
 )
@@ -437,14 +437,15 @@ SWEEP = (
 
 @needs_libraries
 def test_sweep_moves_the_drive_by_itself(guest, drive):
-    """Refused without the serial number; then the kernel's engines and vroom in turn, unattended."""
+    """Refused with another's serial number; then the kernel's engine and vroom in turn."""
     main = drive("main")
     (guest.shared / "tiny.toml").write_text(SWEEP)
     command = f"{ROOT}/jobs/sweep.py run /run/guest/tiny.toml --target {main.name} --runtime 100ms"
     good(guest.run(f"head -c 8M /dev/urandom > /run/sample; dd if=/run/sample of={main.name} bs=1M "
                    "oflag=direct"))  # fmt: skip
-    refused(guest.run(f"{command} --out /run/guest/no"), "--destroy-data", "main")
-    refused(guest.run(f"{command} --destroy-data small --out /run/guest/no"), "--destroy-data")
+    refused(
+        guest.run(f"{command} --destroy-data small --out /run/guest/no"), "--destroy-data", "main"
+    )
     good(guest.run(f"cmp -n 8388608 /run/sample {main.name} && ! ls /run/guest/no"))
     assert main.driver.strip() == "nvme"
 
@@ -464,7 +465,7 @@ def test_sweep_moves_the_drive_by_itself(guest, drive):
     assert main.driver.strip() == "nvme", "as it was before the first run"
     state = json.loads((guest.shared / "results/run.json").read_text())
     there = {str(p.relative_to(points)) for p in points.rglob("run*/**/*.json")}
-    assert there == {f"{point['path']}.json" for point in state["points"]} and len(there) == 12
+    assert there == {f"{point['path']}.json" for point in state["points"]} and len(there) == 8
     [first, *_] = json.loads((guest.shared / "results/environment.json").read_text())
     assert first["model"] == "QEMU NVMe Ctrl" and first["serial"] == "main"
     assert first["firmware"] and first["temperature_celsius"] == 50  # QEMU's default, 323 K
