@@ -535,7 +535,7 @@ def test_timing_model(controller):
 
 def test_write_buffer(controller):
     """Fast until the buffer is full, then as slow as it drains; trimmed data leaves it."""
-    served = controller("--ns", "null=1G", "--write-buffer", "8M", "--drain-bw", "32M")
+    served = controller("--ns", "null=1G", "--write-buffer", "8M", "--drain-bw", "8M")
     one = Nvme(served.socket)
     one.create_queue_pair()
 
@@ -549,14 +549,12 @@ def test_write_buffer(controller):
         one.put(one.data, struct.pack("<IIQ", 0, 64 * MIB // 512, 0))
         assert one.command(1, DSM, nsid=1, prp1=one.data, cdw=(0, 4)).status == 0
 
-    assert seconds(20) >= 12 / 32, "8 MiB find room, the others wait"
-    full = seconds(4)
-    assert full >= 0.8 * 4 / 32
-    best = 1.0
-    for _ in range(10):  # a busy machine only makes it slower
+    assert seconds(12) >= 4 / 8, "8 MiB find room, the others wait"
+    times = []
+    while len(times) < 10 and min(times, default=1) > 0.8 * 4 / 8:
         trim()
-        best = min(best, seconds(4))
-    assert best < 0.8 * full
+        times.append(seconds(4))
+    assert min(times) < 0.8 * 4 / 8, "faster than the buffer drains"
 
 
 def test_serves_the_next_client_and_keeps_data(controller, tmp_path):
