@@ -19,7 +19,7 @@ from pathlib import Path
 import project_python  # noqa: F401  the rest needs the project's libraries
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sweeping import figures, frame
-from sweeping.definition import SweepError
+from sweeping.definition import SweepError, count
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -32,7 +32,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["count"] = lambda value: "" if missing(value) else figures.number_text(value)
+    made.filters["count"] = lambda value: "" if missing(value) else count(value)
     made.filters["fixed"] = lambda value, digits=1: "" if missing(value) else f"{value:,.{digits}f}"
     made.filters["percent"] = lambda value: "" if missing(value) else f"{value * 100:.0f} %"
     made.filters["axis"] = lambda value, key: figures.tick_text(key, value)
@@ -93,7 +93,7 @@ def compare(old: frame.Results, new: frame.Results, tolerance: float, folder: Pa
     for row in sorted(changed, key=lambda r: r["ratio"]):
         axes = " ".join(f"{key}={value}" for key, value in row["axes"].items())
         print(f"{row['verdict']}: {row['experiment']} {row['engine']} {axes}: "
-              f"{figures.number_text(row['old'])} to {figures.number_text(row['new'])} "
+              f"{count(row['old'])} to {count(row['new'])} "
               f"({row['ratio']:.2f}x)")  # fmt: skip
     slower = [row for row in changed if row["verdict"] == "slower"]
     print(f"{len(rows)} points, {len(slower)} slower, {len(changed) - len(slower)} faster; "

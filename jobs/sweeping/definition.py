@@ -251,3 +251,11 @@ def size_bytes(text: object) -> int:
     if not match:
         raise SweepError(f"{text}: is no size; write 4k, 256m, 1g")
     return int(match[1]) << 10 * " kmgt".index(match[2] or " ")
+
+
+def count(value: float) -> str:
+    """600000 as 600k."""
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g}{unit}"
+    return f"{value:.3g}"

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
 
 from . import tools  # noqa: E402
-from .definition import Experiment, size_bytes  # noqa: E402
+from .definition import Experiment, count, size_bytes  # noqa: E402
 from .frame import Results, limits_of, medians, plateau_of, with_speedup  # noqa: E402
 
 # What a figure is called on an axis, and what it is divided by for that unit.
@@ -210,21 +210,17 @@ def tick_text(key: str, value: object) -> str:
     return value_text(key, value) if key in ("bs", "size", "direct", "rw") else str(value)
 
 
-def number_text(value: float, _position: int = 0) -> str:
-    """600000 as 600k."""
-    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def plain_text(value: float, _position: int = 0) -> str:
+def plain_text(value: float) -> str:
     """3500 as 3,500."""
     return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.3g}"
 
 
-def formatter(figure: str) -> Callable[[float, int], str]:
-    return number_text if figure.endswith("iops") else plain_text
+def formatter(figure: str) -> Callable[[float], str]:
+    return count if figure.endswith("iops") else plain_text
+
+
+def ticks_by(text: Callable[[float], str]) -> FuncFormatter:
+    return FuncFormatter(lambda value, _position: text(value))
 
 
 def label_axes(ax: Axes, x: str, y: str | list[str]) -> float:
@@ -234,7 +230,7 @@ def label_axes(ax: Axes, x: str, y: str | list[str]) -> float:
     text, unit = UNITS[bare]
     ax.set_xlabel(AXES[x])
     ax.set_ylabel(text)
-    ax.yaxis.set_major_formatter(FuncFormatter(formatter(bare)))
+    ax.yaxis.set_major_formatter(ticks_by(formatter(bare)))
     return unit
 
 
@@ -273,7 +269,7 @@ def bars(ax: Axes, results: Results, experiment: Experiment, entry: dict, runs: 
         if (one.points["count"] > 1).any():
             ax.errorbar(at, height, error, fmt="none", ecolor="#222222", capsize=2, linewidth=1)
         if len(series) * len(groups) <= 12:
-            texts = [formatter(as_list(entry["y"])[0])(value, 0) for value in height]
+            texts = [formatter(as_list(entry["y"])[0])(value) for value in height]
             behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
             ax.bar_label(drawn, texts, padding=3, fontsize=8, bbox=behind, zorder=4)
     ax.set_xticks(range(len(groups)), [tick_text(x, value) for value in groups])
@@ -354,7 +350,7 @@ def over_time(ax: Axes, results: Results, experiment: Experiment, entry: dict, r
         rows += [{"series": label, "seconds": when, "iops": iops} for when, iops in values]
     ax.set_xlabel("time (s)")
     ax.set_ylabel("IOPS")
-    ax.yaxis.set_major_formatter(FuncFormatter(number_text))
+    ax.yaxis.set_major_formatter(ticks_by(count))
     return pd.DataFrame(rows)
 
 
@@ -379,6 +375,6 @@ def tail(ax: Axes, results: Results, experiment: Experiment, entry: dict, runs: 
     ax.set_xlabel("latency (µs)")
     ax.set_ylabel("share of I/Os that take longer")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.xaxis.set_major_formatter(FuncFormatter(plain_text))
+    ax.xaxis.set_major_formatter(ticks_by(plain_text))
     ax.xaxis.set_minor_formatter(NullFormatter())
     return pd.DataFrame(rows)

@@ -30,6 +30,7 @@ from .definition import (
     Point,
     Sweep,
     SweepError,
+    count,
     load_drive,
     load_engines,
     load_sweep,
@@ -437,14 +438,6 @@ class Runner:
             tools.measure(tools.Run(point, engine, self.target, path, hosts))
         except tools.RunError as error:
             raise SweepError(f"{self.target.address}: cannot {what} it: {error}") from None
-
-
-def count(value: float) -> str:
-    """1234567 as 1.23M."""
-    for factor, unit in ((1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g}{unit}"
-    return f"{value:.3g}"
 
 
 def in_words(figures: dict[str, float]) -> str:

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterator
 
 from . import tools
-from .runner import Planned, Runner, count
+from .definition import count
+from .runner import Planned, Runner
 from .spread import overlap
 
 COLUMNS = ("IOPS", "ratio", "mean us", "p99 us", "CPU %")

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from guest import ROOT, Guest, GuestError, Result
+from guest import ROOT, Guest, GuestError
 
 # The span that a sweep uses of the 1 GiB drive, unless told otherwise.
 SIZE = "900m"
@@ -33,13 +33,9 @@ def follow(path: Path, ended: threading.Event) -> None:
                 position = file.tell()
 
 
-def sweep(guest: Guest, arguments: list[str], timeout: float = 12 * HOURS) -> Result:
-    """The sweep in the guest, on the drive whose serial number is "main"; see results()."""
-    return guest.finish(start(guest, arguments), timeout)
-
-
 def start(guest: Guest, arguments: list[str]) -> str:
     words = shlex.join(arguments)
+    """Begins the sweep on the drive whose serial number is "main"; results go to guest.shared."""
     return guest.start(
         f"""
         modprobe nvme && sleep 1 && modprobe vfio-pci && vroom hugepages 64M || exit 1
