@@ -527,6 +527,30 @@ int vroom_namespace(struct vroom_ctrlr *c, uint32_t nsid, struct vroom_ns *out,
 	return 0;
 }
 
+bool vroom_ctrlr_traps(const struct vroom_ctrlr *c)
+{
+	return c->address.kind == VROOM_ADDRESS_PCI && (c->id.oacs & NVME_OACS_DOORBELL_BUFFER);
+}
+
+/* Once, whichever thread comes first. */
+static int map_trapped_doorbells(struct vroom_ctrlr *c)
+{
+	int ret = 0;
+
+	vroom_lock(&c->shared->lock);
+	if (!c->trapped_doorbells) {
+		void *map = mmap(NULL, VROOM_TRAPPED_BYTES, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (map != MAP_FAILED)
+			c->trapped_doorbells = map;
+		else
+			ret = vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
+	}
+	vroom_unlock(&c->shared->lock);
+	return ret;
+}
+
 int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
 			 volatile uint32_t **doorbell, const volatile uint32_t **sleeping)
 {
@@ -534,21 +558,18 @@ int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
 	struct vroom_transport *t = c->transport;
 	/* PCIe 3.1.2: 1000h + (2y + is_cq) * (4 << CAP.DSTRD). */
 	size_t offset = (size_t)(2 * qid + completion) * (4ul << NVME_GET(c->cap, NVME_CAP_DSTRD));
+	int ret;
 
-	if (t->doorbells && offset + 4 <= t->doorbell_bytes) {
+	if (t->doorbells && offset + 4 <= t->doorbell_bytes && !(qid && vroom_ctrlr_traps(c))) {
 		*doorbell = t->doorbells + offset / 4;
 		*sleeping = t->sleeping ? t->sleeping : &never;
 		return 0;
 	}
-	/* Not mapped: a word of our own, whose position tells vroom_ctrlr_ring_slow() which. */
-	if (!c->trapped_doorbells) {
-		void *map = mmap(NULL, VROOM_TRAPPED_BYTES, PROT_READ | PROT_WRITE,
-				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-		if (map == MAP_FAILED)
-			return vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
-		c->trapped_doorbells = map;
-	}
+	/* Not a plain store: a word of our own, whose position tells vroom_ctrlr_ring_slow() which.
+	 */
+	ret = map_trapped_doorbells(c);
+	if (ret)
+		return ret;
 	if (offset + 4 > VROOM_TRAPPED_BYTES)
 		return vroom_fail(ENOTSUP,
 				  "%s: the doorbell of queue %u is %zu bytes away "

@@ -144,6 +144,11 @@ int vroom_prp_build(struct vroom_ctrlr *c, const void *va, size_t bytes, uint64_
 /* Tells the user, through vroom_opts.notice, of something that is no error. */
 void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+/*
+ * Is a doorbell write a call into an emulator? Only emulated controllers have the command
+ * Doorbell Buffer Config (Base 5.8), and only those on a PCI bus trap.
+ */
+bool vroom_ctrlr_traps(const struct vroom_ctrlr *c);
 /* The doorbell of queue QID; *SLEEPING is what vroom_doorbell() looks at. */
 int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
 			 volatile uint32_t **doorbell, const volatile uint32_t **sleeping);
@@ -165,6 +170,19 @@ int vroom_admin_init(struct vroom_ctrlr *c, unsigned entries);
 int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *buf, size_t bytes,
 		       bool write, struct nvme_cqe *cqe);
 int vroom_admin_identify(struct vroom_ctrlr *c, uint8_t cns, uint32_t nsid, void *buf);
+
+/* pacing.c: the search for the moment at which ringing a doorbell costs least. */
+struct vroom_pacing {
+	uint64_t hold;	   /* ticks to wait before a doorbell write */
+	uint64_t quickest; /* ticks of the quickest write so far */
+	uint64_t cost;	   /* ticks spent holding and writing since the last step */
+	uint64_t last_cost;
+	unsigned rings; /* since the last step */
+	bool longer;	/* the direction of the next step */
+};
+/* Rings like vroom_ctrlr_ring_slow(), when the time has come. */
+void vroom_pacing_ring(struct vroom_pacing *p, struct vroom_ctrlr *c, volatile uint32_t *doorbell,
+		       uint32_t value);
 
 /* qpair.c: deletes queue pairs whose owner died and frees its memory. The lock is held. */
 void vroom_qpair_reclaim_locked(struct vroom_ctrlr *c);

@@ -397,15 +397,16 @@ enum nvme_cntrltype {
 };
 
 /* OACS, ONCS and VWC bits (Base figure 275). */
-#define NVME_OACS_FORMAT       0x0002
-#define NVME_ONCS_COMPARE      0x0001
-#define NVME_ONCS_DSM	       0x0004
-#define NVME_ONCS_WRITE_ZEROES 0x0008
-#define NVME_ONCS_SAVE_SELECT  0x0010
-#define NVME_ONCS_VERIFY       0x0080
-#define NVME_VWC_PRESENT       0x01
-#define NVME_VWC_FLUSH_ALL_NO  (2 << 1) /* NSID FFFFFFFFh in Flush is refused */
-#define NVME_VWC_FLUSH_ALL     (3 << 1) /* NSID FFFFFFFFh in Flush names all */
+#define NVME_OACS_FORMAT	  0x0002
+#define NVME_OACS_DOORBELL_BUFFER 0x0100
+#define NVME_ONCS_COMPARE	  0x0001
+#define NVME_ONCS_DSM		  0x0004
+#define NVME_ONCS_WRITE_ZEROES	  0x0008
+#define NVME_ONCS_SAVE_SELECT	  0x0010
+#define NVME_ONCS_VERIFY	  0x0080
+#define NVME_VWC_PRESENT	  0x01
+#define NVME_VWC_FLUSH_ALL_NO	  (2 << 1) /* NSID FFFFFFFFh in Flush is refused */
+#define NVME_VWC_FLUSH_ALL	  (3 << 1) /* NSID FFFFFFFFh in Flush names all */
 
 /* LBA format (NVM figure 98). */
 struct nvme_lbaf {

@@ -52,7 +52,7 @@ def test_device_of_the_kernel_is_left_alone(guest, drive):
         guest.run(f"vroom id {main.name}"), "the kernel's driver nvme", f"vroom bind {main.bdf}"
     )
     refused(guest.run(f"vroom id {main.name}p1"), "is a partition", main.name)
-    assert main.driver.strip() == "nvme"
+    assert main.driver == "nvme"
 
 
 @pytest.mark.parametrize("document, heading", [("README.md", "## On a real drive"),
@@ -63,7 +63,7 @@ def test_commands_of_the_documents(guest, drive, document, heading):
     commands = section.split("```sh\n")[1].split("```")[0]
     commands = commands.replace("sudo ", "").replace("/dev/nvme0n1", drive("main").name)
     good(guest.run(f"set -e; cd {ROOT}\n{commands}"))
-    assert drive("main").driver.strip() == "nvme"
+    assert drive("main").driver == "nvme"
 
 
 # --- data ------------------------------------------------------------------------------------
@@ -128,6 +128,15 @@ def test_large_and_deep(guest, drive, fio, driver):
     good(fio(rw="randwrite", bs="4k", iodepth=2048, **{**job, "size": "16M"}))
 
 
+def test_threads_that_start_together(guest, drive):
+    """Each first use of the doorbells is many threads' at once; none of their rings is lost."""
+    main = drive("main")
+    good(main.bind())
+    job = (f"fio --ioengine={ENGINE} --thread --numjobs=8 --filename={main.name} --bs=4k"
+           " --rw=randread --number_ios=20 --size=1M --iodepth=4 --io_timeout=3 --name=job")  # fmt: skip
+    good(guest.run(f"for i in 1 2 3 4; do {job} || exit; done"))
+
+
 @pytest.mark.parametrize("driver", ["vfio-pci", "none"])
 def test_small_controller(guest, drive, fio, driver):
     """One I/O queue pair, 128 KiB transfers, write-through cache."""
@@ -155,7 +164,7 @@ def test_two_namespaces_and_4k_blocks(guest, drive, fio):
 
 def test_two_devices_in_one_job(guest, drive, fio):
     main, two = drive("main"), drive("two")
-    settings = {"filename": f"{main.name}:{two.name}", "rw": "randwrite", "bs": "4k", "size": "4M",
+    settings = {"filename": f"{main.name}:{two.name}", "rw": "randwrite", "bs": "4k", "size": "2M",
                 "verify": "crc32c", "verify_state_save": 0, "iodepth": 16}  # fmt: skip
     for drivers in (("none", "none"), ("vfio-pci", "none")):
         for device, driver in zip((main, two), drivers, strict=True):
@@ -221,11 +230,11 @@ def test_under_asan_and_ubsan(guest, drive, driver):
 def test_mounted_drive_is_refused_and_comes_back_intact(guest, drive, fio):
     two = drive("two")
     good(guest.run(f"mkfs.ext4 -q -F {two.name} && mkdir -p /mnt/two && mount {two.name} /mnt/two "
-                   "&& head -c 20M /dev/urandom > /mnt/two/data && sync"))  # fmt: skip
+                   "&& head -c 8M /dev/urandom > /mnt/two/data && sync"))  # fmt: skip
     before = guest.run("sha256sum < /mnt/two/data").out
     try:
         refused(two.bind(), "mounted on /mnt/two", "nothing was changed")
-        assert two.driver.strip() == "nvme"
+        assert two.driver == "nvme"
         refused(guest.run(f"vroom id {two.name}"), "mounted on /mnt/two")
         assert "mounted on /mnt/two" in guest.run("vroom list").out
         assert guest.run("sha256sum < /mnt/two/data").out == before
@@ -264,7 +273,7 @@ def test_drive_in_use_is_refused(guest, drive, hold, release, words):
     good(guest.run("{ " + hold.format(name=main.name) + "; } 2>&1"))
     try:
         refused(main.bind(), "nothing was changed", *words)
-        assert main.driver.strip() == "nvme"
+        assert main.driver == "nvme"
     finally:
         guest.run(release.format(name=main.name))
     good(main.bind())
@@ -289,7 +298,7 @@ def test_dry_run_changes_nothing(guest, drive):
     main = drive("main")
     said = good(main.bind("--dry-run")).out
     assert "would write 'vfio-pci'" in said and "drivers_probe" in said
-    assert main.driver.strip() == "nvme" and guest.run("ls -A /run/vroom").out == ""
+    assert main.driver == "nvme" and guest.run("ls -A /run/vroom").out == ""
 
 
 def test_bind_takes_root(guest, drive):
@@ -320,7 +329,7 @@ def test_owned_by_another_vroom(guest, drive):
         wait_for(lambda: "in use by another" in guest.run("vroom list").out, what="its lock")
         refused(guest.run(f"vroom id {main.bdf}"), "in use by another vroom", f"pid {pid}")
         refused(main.unbind(), f"pid {pid}")
-        assert main.driver.strip() == "vfio-pci"
+        assert main.driver == "vfio-pci"
     finally:
         guest.run("pkill -INT -x vroom")
         good(guest.finish(running))
@@ -447,25 +456,25 @@ def test_sweep_moves_the_drive_by_itself(guest, drive):
         guest.run(f"{command} --destroy-data small --out /run/guest/no"), "--destroy-data", "main"
     )
     good(guest.run(f"cmp -n 8388608 /run/sample {main.name} && ! ls /run/guest/no"))
-    assert main.driver.strip() == "nvme"
+    assert main.driver == "nvme"
 
-    job = guest.start(f"{command} --destroy-data main --repeat 2 --out /run/guest/results")
+    job = guest.start(f"{command} --destroy-data main --out /run/guest/results")
     points = guest.shared / "results/points"
     wait_for(lambda: list(points.rglob("run1/**/vroom/*.fio")), 60, "vroom's turn")
     good(guest.run("pkill -INT -f sweep.py"))
     stopped = guest.finish(job)
     assert stopped.status == 130 and "resume" in stopped.err
-    assert main.driver.strip() == "nvme", "given back, although it was stopped"
+    assert main.driver == "nvme", "given back, although it was stopped"
     done = len(list(points.rglob("run*/**/*.json")))
     job = guest.start(f"{ROOT}/jobs/sweep.py resume /run/guest/results")
-    wait_for(lambda: len(list(points.rglob("run*/**/vroom/*.json"))) > 1, 60, "vroom's next turn")
+    wait_for(lambda: list(points.rglob("run1/**/vroom/randwrite*.fio")), 60, "vroom's next turn")
     good(guest.run("pkill -KILL -f sweep.py; sleep 0.5"))
     assert guest.finish(job).status == 137 and len(list(points.rglob("run*/**/*.json"))) > done
     good(guest.run(f"{ROOT}/jobs/sweep.py resume /run/guest/results", 120))
-    assert main.driver.strip() == "nvme", "as it was before the first run"
+    assert main.driver == "nvme", "as it was before the first run"
     state = json.loads((guest.shared / "results/run.json").read_text())
     there = {str(p.relative_to(points)) for p in points.rglob("run*/**/*.json")}
-    assert there == {f"{point['path']}.json" for point in state["points"]} and len(there) == 8
+    assert there == {f"{point['path']}.json" for point in state["points"]} and len(there) == 4
     [first, *_] = json.loads((guest.shared / "results/environment.json").read_text())
     assert first["model"] == "QEMU NVMe Ctrl" and first["serial"] == "main"
     assert first["firmware"] and first["temperature_celsius"] == 50  # QEMU's default, 323 K
