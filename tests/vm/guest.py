@@ -43,7 +43,8 @@ mount -t 9p -o trans=virtio,version=9p2000.L guest /root/run/guest
 exec switch_root /root /bin/bash /run/guest/agent
 """
 
-# Runs each job that is announced on the second serial port, in the background.
+# Runs each job that is announced on the second serial port, in the background. Each process that
+# is not started saves a tenth of a second here.
 AGENT = """
 export PATH={path} HOME=/root LANG=C.UTF-8
 mkdir -p /lib/modules; ln -sfn {kernel}/lib/modules/{version} /lib/modules/{version}
@@ -58,8 +59,8 @@ exec 3<> /dev/ttyS1
 echo ready >&3
 while read -r job <&3; do
     (
-        cd "$(mktemp -d)"
-        bash "/run/guest/$job.sh" > "/run/guest/$job.out" 2> "/run/guest/$job.err" < /dev/null
+        mkdir "/tmp/$job" && cd "/tmp/$job"
+        (. "/run/guest/$job.sh") > "/run/guest/$job.out" 2> "/run/guest/$job.err" < /dev/null 3>&-
         echo $? > "/run/guest/$job.status"
         echo "done $job" >&3
     ) &

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ import pytest
 from conftest import ENGINE, options
 from guest import Guest, GuestError, Result
 
+# In the kernel's log after a test.
+TROUBLE = re.compile(r"BUG:|Oops|DMAR.*fault|hung|WARNING|segfault", re.IGNORECASE)
 NEEDED = ["qemu-system-x86_64", "busybox", "cpio"]
 
 
@@ -28,7 +31,8 @@ class Device:
 
     @property
     def driver(self) -> str:
-        return self.guest.run(f"basename $(readlink /sys/bus/pci/devices/{self.bdf}/driver)").out
+        link = self.guest.run(f"readlink /sys/bus/pci/devices/{self.bdf}/driver").out
+        return link.rpartition("/")[2].strip()
 
 
 @pytest.fixture(scope="session")
@@ -56,13 +60,19 @@ def guest(booted):
         for record in /run/vroom/*:*; do
             [ ! -e "$record" ] || vroom unbind "${record##*/}" > /dev/null
         done
-        pgrep -x 'fio|vroom'
-        ls -A /dev/hugepages
-        grep -h . /sys/kernel/mm/hugepages/hugepages-2048kB/{nr,free,resv}_hugepages | tr '\\n' ' '
-        dmesg --clear --read-clear | grep -iE 'BUG:|Oops|DMAR.*fault|hung|WARNING|segfault'
+        for process in /proc/[0-9]*/comm; do
+            read -r name < "$process" || continue
+            [[ $name != @(fio|vroom) ]] || echo "$name is left"
+        done 2> /dev/null
+        shopt -s nullglob dotglob
+        for file in /dev/hugepages/*; do echo "$file is left"; done
+        cat /sys/kernel/mm/hugepages/hugepages-2048kB/{nr,free,resv}_hugepages
+        dmesg --clear --read-clear
         """
-    )
-    assert tidy.out == "32 32 0 ", tidy.text
+    ).out
+    numbers, log = tidy.split("\n")[:3], tidy.split("\n")[3:]
+    assert numbers == ["32", "32", "0"], tidy
+    assert not [line for line in log if TROUBLE.search(line)], tidy
 
 
 @pytest.fixture(scope="session")
