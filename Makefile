@@ -159,7 +159,7 @@ vm-test: sweep-deps ## The tests in a guest with QEMU's NVMe controllers (part o
 vm-demo: sweep-deps ## The thesis' jobs in a guest: the kernel's engines and vroom on one NVMe drive
 	$(call install,$(VM_DEPS))
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
-	@/usr/bin/python3 tests/vm/sweep.py thesis --experiments matrix --repeat 2 \
+	@/usr/bin/python3 tests/vm/sweep.py thesis --experiments matrix \
 		--engines psync,libaio,io_uring,io_uring_cmd,vroom,vroom_pci,vroom_perf $(DEMO_ARGS)
 
 vm-sweep: sweep-deps ## A whole sweep in a guest (SWEEP_ARGS=thesis ...), and its report

@@ -58,7 +58,8 @@ def show(arguments: argparse.Namespace) -> int:
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     known = Settings.__dataclass_fields__
-    return Settings(**{key: value for key, value in vars(arguments).items() if key in known})
+    given = {key: value for key, value in vars(arguments).items() if key in known}
+    return Settings(**given | {"fio": dict(arguments.fio)})
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,11 +121,20 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
                         help="of a point, instead of the sweep's: 500ms, 10s, 5m")  # fmt: skip
     parser.add_argument("--size", default="",
                         help="span that is used, instead of the sweep's: 1g, 100%%")  # fmt: skip
+    parser.add_argument("--fio", type=option, action="append", default=[], metavar="OPTION=VALUE",
+                        help="for all of fio's jobs, with any engine; may be repeated")  # fmt: skip
     parser.add_argument("--paper", action="store_true", help="the document's own run times")
     parser.add_argument("--read-only", action="store_true",
                         help="leave out all that writes, and read what is there")  # fmt: skip
     parser.add_argument("--hosts", nargs="+", default=[], metavar="HOST",
                         help="run on these, where `fio --server` waits; the target is theirs")  # fmt: skip
+
+
+def option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise ValueError
+    return name, value
 
 
 def positive(text: str) -> int:

@@ -260,6 +260,20 @@ def repeated(tmp_path_factory) -> Path:
     return folder / "out"
 
 
+def test_fio_options_for_all_jobs(tiny, tmp_path):
+    command = ["run", tiny, "--runtime", "50ms", "--size", "1m", "--out", tmp_path / "out"]
+    good(sweep(*command, "--fio", "thread=1", "--fio", "cpus_allowed=0"))
+    results = list((tmp_path / "out/points/tiny").rglob("*.json"))
+    assert len(results) == 8
+    for result in results:
+        job = json.loads(result.read_text())["jobs"][0]
+        assert job["job options"]["cpus_allowed"] == "0" and "thread" in job["job options"]
+    for wrong in ("bs=8k", "size=4k", "ioengine=null"):
+        refused = sweep(*command[:-1], tmp_path / "no", "--fio", wrong)
+        assert refused.status == 1 and len(refused.err.splitlines()) == 1
+        assert wrong.split("=")[0] in refused.err and not (tmp_path / "no").exists()
+
+
 def test_medians_ranges_and_ratios(repeated, tmp_path):
     good(report(repeated))
     rows = list(csv.DictReader(open(repeated / "report/results.csv")))

@@ -98,7 +98,7 @@ static int write_sysfs(const struct arguments *a, const char *text, const char *
 
 static int load_module(const struct arguments *a, const char *driver)
 {
-	char path[PATH_MAX], *const argv[] = { "modprobe", (char *)(uintptr_t)driver, NULL };
+	char path[PATH_MAX], *const argv[] = { "modprobe", "-q", (char *)(uintptr_t)driver, NULL };
 	int status = -1;
 	pid_t pid;
 
@@ -113,9 +113,9 @@ static int load_module(const struct arguments *a, const char *driver)
 		waitpid(pid, &status, 0);
 	return status == 0 ? 0
 			   : vroom_fail(ENOENT,
-					"%s: the module %s cannot be loaded; install it, or "
-					"load it by hand",
-					a->address, driver);
+					"%s: the module %s cannot be loaded; it comes with the "
+					"kernel's package, and modprobe %s says more",
+					a->address, driver, driver);
 }
 
 /* --- bind ----------------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
 #include "core/internal.h"
 
 /* Doorbell writes between two steps. */
-#define RINGS_PER_STEP 256
+#define RINGS_PER_STEP 128
 /* A step and the longest hold, in quickest writes. */
 #define STEPS_PER_WRITE 4
 #define WRITES_TO_HOLD	8

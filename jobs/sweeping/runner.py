@@ -42,6 +42,9 @@ from .target import KERNEL, VROOM, Target, file_part, find
 # Seconds beside the run time itself: starting fio, and moving a drive between drivers.
 START_SECONDS, MOVE_SECONDS = 0.4, 2.0
 FAILURES_IN_A_ROW = 5
+# Options of fio that --fio may not set: they decide what is measured, or what fio's output looks like.
+NOT_FOR_ALL = {"filename", "ioengine", "rw", "runtime", "size", "name", "group_reporting",
+               "unified_rw_reporting"}  # fmt: skip
 LAST_RUN_SECONDS = 10
 # Somebody asked the sweep to end.
 stopping = threading.Event()
@@ -60,6 +63,7 @@ class Settings:
     repeat: int = 1
     runtime: str = ""
     size: str = ""
+    fio: dict[str, str] = field(default_factory=dict)  # options for all of fio's jobs
     paper: bool = False
     read_only: bool = False
     hosts: list[str] = field(default_factory=list)
@@ -148,7 +152,10 @@ def make_plan(sweep: Sweep, settings: Settings, target: Target) -> Plan:
 
 def adapt(point: Point, sweep: Sweep, settings: Settings, target: Target) -> Point:
     """The point with what the command line changes, on a span that the target has."""
-    options = dict(point.options)
+    for name in settings.fio:
+        if name in point.axes or name in NOT_FOR_ALL:
+            raise SweepError(f"--fio {name}=: is for the sweep to say, point by point")
+    options = point.options | settings.fio
     if "runtime" in options:
         # An experiment that runs longer than the others goes on to, by as much.
         factor = seconds(settings.runtime or sweep.runtime) / seconds(sweep.runtime)

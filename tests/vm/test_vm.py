@@ -309,6 +309,16 @@ def test_bind_takes_root(guest, drive):
     refused(guest.run(f"{NOBODY} vroom id {main.bdf}"), "only root")
 
 
+def test_module_that_is_missing(guest, drive):
+    main, modules = drive("main"), "/lib/modules/$(uname -r)"
+    good(guest.run(f"modprobe -r vfio-pci && mv {modules} /lib/elsewhere"))
+    try:
+        refused(main.bind(), "the module vfio-pci cannot be loaded", "modprobe vfio-pci")
+        assert main.driver == "nvme"
+    finally:
+        good(guest.run(f"mv /lib/elsewhere {modules} && modprobe vfio-pci"))
+
+
 def test_transport_that_does_not_fit_its_driver(guest, drive, fio):
     main = drive("main")
     good(main.bind())
@@ -483,3 +493,15 @@ def test_sweep_moves_the_drive_by_itself(guest, drive):
                           capture_output=True)  # fmt: skip
     assert made.returncode == 0, made.stderr
     assert "QEMU NVMe Ctrl" in (guest.shared / "results/report/index.html").read_text()
+
+
+def test_kernel_that_is_locked_down(guest, drive, fio):
+    """The last one: there is no way back. Without an IOMMU nothing goes, through vfio all does."""
+    main = drive("main")
+    good(guest.run("mount -t securityfs none /sys/kernel/security; "
+                   "echo integrity > /sys/kernel/security/lockdown"))  # fmt: skip
+    good(main.bind("--driver", "none"))
+    refused(guest.run(f"vroom id {main.name}"), "not locked down", "vfio-pci")
+    good(main.unbind())
+    good(main.bind())
+    good(fio(filename=main.name, rw="randread", bs="4k", size="1M"))
