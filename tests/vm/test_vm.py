@@ -471,20 +471,17 @@ def test_sweep_moves_the_drive_by_itself(guest, drive):
     job = guest.start(f"{command} --destroy-data main --out /run/guest/results")
     points = guest.shared / "results/points"
     wait_for(lambda: list(points.rglob("run1/**/vroom/*.fio")), 60, "vroom's turn")
+    good(guest.run("pkill -KILL -f sweep.py; sleep 0.5"))
+    assert guest.finish(job).status == 137 and main.driver == "vfio-pci"
+    job = guest.start(f"{ROOT}/jobs/sweep.py resume /run/guest/results")
+    wait_for(lambda: list(points.rglob("run1/**/vroom/randwrite*.fio")), 60, "vroom's next turn")
     good(guest.run("pkill -INT -f sweep.py"))
     stopped = guest.finish(job)
     assert stopped.status == 130 and "resume" in stopped.err
-    assert main.driver == "nvme", "given back, although it was stopped"
-    done = len(list(points.rglob("run*/**/*.json")))
-    job = guest.start(f"{ROOT}/jobs/sweep.py resume /run/guest/results")
-    wait_for(lambda: list(points.rglob("run1/**/vroom/randwrite*.fio")), 60, "vroom's next turn")
-    good(guest.run("pkill -KILL -f sweep.py; sleep 0.5"))
-    assert guest.finish(job).status == 137 and len(list(points.rglob("run*/**/*.json"))) > done
-    good(guest.run(f"{ROOT}/jobs/sweep.py resume /run/guest/results", 120))
-    assert main.driver == "nvme", "as it was before the first run"
+    assert main.driver == "nvme", "as it was before the first run, although it was stopped"
     state = json.loads((guest.shared / "results/run.json").read_text())
     there = {str(p.relative_to(points)) for p in points.rglob("run*/**/*.json")}
-    assert there == {f"{point['path']}.json" for point in state["points"]} and len(there) == 4
+    assert there < {f"{point['path']}.json" for point in state["points"]} and len(there) == 2
     [first, *_] = json.loads((guest.shared / "results/environment.json").read_text())
     assert first["model"] == "QEMU NVMe Ctrl" and first["serial"] == "main"
     assert first["firmware"] and first["temperature_celsius"] == 50  # QEMU's default, 323 K
