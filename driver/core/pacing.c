@@ -17,7 +17,7 @@
 #define RINGS_PER_STEP 128
 /* A step and the longest hold, in quickest writes. */
 #define STEPS_PER_WRITE 4
-#define WRITES_TO_HOLD	8
+#define WRITES_TO_HOLD	4
 
 static void step(struct vroom_pacing *p)
 {
