@@ -11,8 +11,8 @@ import pytest
 from conftest import BUILD, ENGINE, MIB, ROOT, TINY, needs_libraries, wait_for
 
 NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups"
-VERIFY = {"bsrange": "512-128k", "verify": "crc32c", "verify_state_save": 0, "size": "4M",
-          "numjobs": 4, "offset_increment": "4M", "group_reporting": True, "iodepth": 8,
+VERIFY = {"bsrange": "512-128k", "verify": "crc32c", "verify_state_save": 0, "size": "2M",
+          "numjobs": 4, "offset_increment": "2M", "group_reporting": True, "iodepth": 8,
           "randseed": 7}  # fmt: skip
 
 
@@ -123,9 +123,9 @@ def test_backing_file_has_what_was_written(guest, drive, fio):
 def test_large_and_deep(guest, drive, fio, driver):
     main = drive("main")
     good(main.bind("--driver", driver))
-    job = {"filename": main.name, "size": "64M", "verify": "crc32c", "verify_state_save": 0}
+    job = {"filename": main.name, "size": "32M", "verify": "crc32c", "verify_state_save": 0}
     good(fio(rw="randwrite", bs="4M", iodepth=3, **job))
-    good(fio(rw="randwrite", bs="4k", iodepth=2048, **{**job, "size": "16M"}))
+    good(fio(rw="randwrite", bs="4k", iodepth=2048, **{**job, "size": "12M"}))
 
 
 def test_threads_that_start_together(guest, drive):
@@ -164,7 +164,7 @@ def test_two_namespaces_and_4k_blocks(guest, drive, fio):
 
 def test_two_devices_in_one_job(guest, drive, fio):
     main, two = drive("main"), drive("two")
-    settings = {"filename": f"{main.name}:{two.name}", "rw": "randwrite", "bs": "4k", "size": "2M",
+    settings = {"filename": f"{main.name}:{two.name}", "rw": "randwrite", "bs": "4k", "size": "1M",
                 "verify": "crc32c", "verify_state_save": 0, "iodepth": 16}  # fmt: skip
     for drivers in (("none", "none"), ("vfio-pci", "none")):
         for device, driver in zip((main, two), drivers, strict=True):
