@@ -565,8 +565,7 @@ int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
 		*sleeping = t->sleeping ? t->sleeping : &never;
 		return 0;
 	}
-	/* Not a plain store: a word of our own, whose position tells vroom_ctrlr_ring_slow() which.
-	 */
+	/* A word of our own, whose position tells vroom_ctrlr_ring_slow() which doorbell it is. */
 	ret = map_trapped_doorbells(c);
 	if (ret)
 		return ret;

@@ -55,9 +55,8 @@ struct vroom_qpair_cold {
 	uint64_t next_tick;
 	uint64_t next_alive;
 	uint64_t next_csts;
-	bool paced;
-	struct vroom_pacing pacing;
-	int eventfd; /* signalled by the completion queue's interrupt; -1: none */
+	struct vroom_pacing pacing; /* of doorbells that trap */
+	int eventfd;		    /* signalled by the completion queue's interrupt; -1: none */
 };
 
 /* --- the end of a queue pair ------------------------------------------------------------ */
@@ -265,7 +264,7 @@ int vroom_wait(struct vroom_qpair *const *qps, unsigned count, unsigned timeout_
 
 void vroom_doorbell_slow(struct vroom_qpair *qp, volatile uint32_t *doorbell, uint32_t value)
 {
-	if (qp->cold->paced && doorbell == qp->sq_doorbell)
+	if (doorbell == qp->sq_doorbell && vroom_ctrlr_traps(qp->ctrlr))
 		vroom_pacing_ring(&qp->cold->pacing, qp->ctrlr, doorbell, value);
 	else
 		vroom_ctrlr_ring_slow(qp->ctrlr, doorbell, value);
@@ -662,7 +661,6 @@ int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair
 		return vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
 	}
 	qp->cold->eventfd = -1;
-	qp->cold->paced = vroom_ctrlr_traps(c);
 	qp->cold->calls_per_yield = qp->cold->calls_per_look = 1;
 	/* Physical memory is contiguous by huge page only. */
 	if (c->transport->pool)

@@ -34,8 +34,8 @@ def follow(path: Path, ended: threading.Event) -> None:
 
 
 def start(guest: Guest, arguments: list[str]) -> str:
-    words = shlex.join(arguments)
     """Begins the sweep on the drive whose serial number is "main"; results go to guest.shared."""
+    words = shlex.join(arguments)
     return guest.start(
         f"""
         modprobe nvme && sleep 1 && modprobe vfio-pci && vroom hugepages 64M || exit 1
