@@ -22,7 +22,7 @@ VROOM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -pthread -fvisibility=hidden $(WA
 	$(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 LIBS := -lpciaccess -lhugetlbfs -lnuma -ljson-c -ldl
 
-LIB_SOURCES := $(wildcard driver/core/*.c driver/transport/*.c)
+LIB_SOURCES := $(wildcard driver/base/*.c driver/pci/*.c driver/transport/*.c driver/core/*.c)
 CLI_SOURCES := $(wildcard driver/cli/*.c driver/emulator/*.c)
 ENGINE_SOURCES := $(wildcard fio_plugin/*.c)
 LIB_OBJECTS := $(LIB_SOURCES:%.c=$(BUILD)/%.o)

@@ -20,8 +20,16 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "core/internal.h"
-#include "transport/device.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/size.h"
+#include "pci/function.h"
+#include "pci/holder.h"
+#include "pci/names.h"
+#include "pci/owner.h"
+#include "pci/sysfs.h"
+#include "transport/address.h"
+#include "vroom.h"
 
 #define NAMES_MAX 256
 

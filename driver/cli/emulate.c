@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "base/size.h"
 #include "emulator/emulator.h"
 
 enum {
@@ -100,7 +101,7 @@ static uint64_t number(const struct emu_options *o, const char *name, const char
 {
 	uint64_t value;
 
-	if (!emu_parse_size(text, &value) || value < low || value > high)
+	if (!vroom_parse_size(text, &value) || value < low || value > high)
 		fail(o, "%s=%s: must be %llu to %llu", name, text, (unsigned long long)low,
 		     (unsigned long long)high);
 	return value;

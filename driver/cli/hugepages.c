@@ -13,8 +13,9 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "core/internal.h"
-#include "emulator/emulator.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/size.h"
 
 #define MAX_SIZES 8
 
@@ -23,6 +24,9 @@ struct arguments {
 	long node; /* -1: any */
 	bool reserve;
 };
+
+/* Huge pages of the size that every x86-64 processor has. */
+#define DEFAULT_PAGE_BYTES (2ul << 20)
 
 static const struct argp_option options[] = {
 	{ "page-size", 'p', "SIZE", 0, "2M or 1G (2M)", 0 },
@@ -37,7 +41,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 	switch (key) {
 	case 'p':
-		if (!emu_parse_size(arg, &a->page_bytes))
+		if (!vroom_parse_size(arg, &a->page_bytes))
 			argp_error(state, "--page-size %s: is not a size", arg);
 		return 0;
 	case 'n':
@@ -46,7 +50,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			argp_error(state, "--node %s: is not a node's number", arg);
 		return 0;
 	case ARGP_KEY_ARG:
-		if (!emu_parse_size(arg, &a->bytes) || a->reserve)
+		if (!vroom_parse_size(arg, &a->bytes) || a->reserve)
 			argp_error(state, "%s: is not a size", arg);
 		a->reserve = true;
 		return 0;
@@ -84,7 +88,7 @@ static unsigned long long read_counter(const struct arguments *a, uint64_t bytes
 /* libhugetlbfs looks for mounts once, when a program starts; so this is for the next one. */
 static int mount_pool(uint64_t bytes)
 {
-	const char *dir = bytes == VROOM_GRANULE ? "/dev/hugepages" : "/dev/hugepages-1G";
+	const char *dir = bytes == DEFAULT_PAGE_BYTES ? "/dev/hugepages" : "/dev/hugepages-1G";
 	char option[64];
 
 	if (hugetlbfs_find_path_for_size((long)bytes))
@@ -137,12 +141,12 @@ int cli_hugepages(int argc, char **argv)
 		0,
 		0
 	};
-	struct arguments a = { .page_bytes = VROOM_GRANULE, .node = -1 };
+	struct arguments a = { .page_bytes = DEFAULT_PAGE_BYTES, .node = -1 };
 	long sizes[MAX_SIZES];
 	int count;
 
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
-	if (a.page_bytes != VROOM_GRANULE && a.page_bytes != 1ull << 30) {
+	if (a.page_bytes != DEFAULT_PAGE_BYTES && a.page_bytes != 1ull << 30) {
 		vroom_fail(EINVAL, "hugepages: --page-size must be 2M or 1G");
 		return cli_fail();
 	}

@@ -10,7 +10,11 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "transport/device.h"
+#include "pci/function.h"
+#include "pci/holder.h"
+#include "pci/names.h"
+#include "pci/owner.h"
+#include "pci/sysfs.h"
 #include "vroom.h"
 
 #define MAX_NAMES 256

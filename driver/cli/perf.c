@@ -14,8 +14,9 @@
 #include <sys/resource.h>
 
 #include "cli/cli.h"
-#include "core/arch.h"
-#include "emulator/emulator.h" /* emu_parse_size() */
+#include "base/cpu.h"
+#include "base/clock.h"
+#include "base/size.h"
 #include "vroom.h"
 
 #define BATCH 64
@@ -90,11 +91,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			argp_error(state, "-q %s: must be 1 to 65535", arg);
 		return 0;
 	case 'o':
-		if (!emu_parse_size(arg, &a->io_bytes) || !a->io_bytes || a->io_bytes > 1u << 30)
+		if (!vroom_parse_size(arg, &a->io_bytes) || !a->io_bytes || a->io_bytes > 1u << 30)
 			argp_error(state, "-o %s: is not a size of up to 1 GiB", arg);
 		return 0;
 	case 's':
-		if (!emu_parse_size(arg, &a->span) || !a->span)
+		if (!vroom_parse_size(arg, &a->span) || !a->span)
 			argp_error(state, "-s %s: is not a size", arg);
 		return 0;
 	case 'w':
@@ -392,12 +393,12 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 	int ret = 0;
 
 	/* How long a tick is: measured over 20 ms, and again over the whole run. */
-	rate_ns = emu_now_ns();
+	rate_ns = vroom_now_ns();
 	rate_ticks = cpu_ticks();
-	while (emu_now_ns() - rate_ns < 20000000)
+	while (vroom_now_ns() - rate_ns < 20000000)
 		;
 	rate_ticks = cpu_ticks() - rate_ticks;
-	rate_ns = emu_now_ns() - rate_ns;
+	rate_ns = vroom_now_ns() - rate_ns;
 
 	for (unsigned j = 0; j < a->threads; j++) {
 		workers[j].args = a;
@@ -414,7 +415,7 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 			return cli_fail();
 	}
 	cpu = cpu_seconds();
-	start_ns = emu_now_ns();
+	start_ns = vroom_now_ns();
 	start_ticks = cpu_ticks();
 	for (unsigned j = 0; j < a->threads; j++) {
 		workers[j].end = start_ticks + (uint64_t)(a->seconds * 1e9 * (double)rate_ticks /
@@ -428,7 +429,7 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 	for (unsigned j = 0; j < a->threads; j++)
 		pthread_join(workers[j].thread, NULL);
 	end_ticks = cpu_ticks();
-	end_ns = emu_now_ns();
+	end_ns = vroom_now_ns();
 	cpu = cpu_seconds() - cpu;
 	for (unsigned j = 0; j < a->threads; j++) {
 		if (workers[j].message[0]) {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/internal.h"
-#include "transport/device.h"
+#include "transport/choose.h"
 
 #define ADMIN_ENTRIES	  32
 #define HEALTH_TIMEOUT_MS 50
@@ -324,56 +324,11 @@ static void release(struct vroom_ctrlr *c, bool owner)
 	free(c);
 }
 
-/* The kernel's nvme driver has it. Says who uses it, and how to get it. */
-static int refuse_bound(const struct vroom_ctrlr *c, const struct vroom_device *d)
-{
-	char holder[256];
-
-	if (vroom_device_holder(d->bdf, holder, sizeof(holder)))
-		return vroom_fail(EBUSY, "%s: %s is %s; it is left alone", c->address.text, d->bdf,
-				  holder);
-	return vroom_fail(EBUSY,
-			  "%s: the kernel's driver %s has the device; take it with: vroom bind %s",
-			  c->address.text, d->driver, d->bdf);
-}
-
-/* The address decides the device, its driver the transport; opts.transport can only insist. */
-static int choose_transport(struct vroom_ctrlr *c, const struct vroom_transport_ops **out)
-{
-	const char *wanted = c->opts.transport;
-	struct vroom_device d;
-	int ret;
-
-	*out = &vroom_transport_vfio_user;
-	if (c->address.kind != VROOM_ADDRESS_PCI) {
-		if (wanted && strcmp(wanted, (*out)->name))
-			return vroom_fail(EINVAL, "%s: transport %s is for PCI functions",
-					  c->address.text, wanted);
-		return 0;
-	}
-	ret = vroom_device_look(c->address.path, &d);
-	if (ret)
-		return ret;
-	if (!strcmp(d.driver, "vfio-pci"))
-		*out = &vroom_transport_vfio;
-	else if (!d.driver[0] || !strcmp(d.driver, "uio_pci_generic"))
-		*out = &vroom_transport_pci;
-	else
-		return refuse_bound(c, &d);
-	if (wanted && strcmp(wanted, (*out)->name))
-		return vroom_fail(
-			EINVAL,
-			"%s: transport %s was asked for, but the device is on %s; move it "
-			"with: vroom bind --driver %s %s",
-			c->address.text, wanted, d.driver[0] ? d.driver : "no driver",
-			strcmp(wanted, "vfio") ? "none" : "vfio-pci", d.bdf);
-	return 0;
-}
-
 int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_ctrlr **out)
 {
 	struct vroom_ctrlr *c = calloc(1, sizeof(*c));
 	const struct vroom_transport_ops *ops;
+	struct vroom_transport_opts topts;
 	int ret;
 
 	*out = NULL;
@@ -386,13 +341,15 @@ int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_
 		c->opts.io_timeout_ms = VROOM_DEFAULT_TIMEOUT_MS;
 	if (!c->opts.admin_timeout_ms)
 		c->opts.admin_timeout_ms = VROOM_DEFAULT_TIMEOUT_MS;
+	topts = (struct vroom_transport_opts){ c->opts.admin_timeout_ms, c->opts.interrupts,
+					       c->opts.file_bytes };
 	ret = vroom_address_parse(address, &c->address);
 	if (!ret)
 		ret = map_shared(c);
 	if (!ret)
-		ret = choose_transport(c, &ops);
+		ret = vroom_transport_choose(&c->address, c->opts.transport, &ops);
 	if (!ret)
-		ret = ops->open(&c->address, &c->opts, &c->transport);
+		ret = ops->open(&c->address, &topts, &c->transport);
 	if (!ret)
 		ret = check_capabilities(c);
 	if (!ret)
@@ -562,7 +519,7 @@ int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
 
 	if (t->doorbells && offset + 4 <= t->doorbell_bytes && !(qid && vroom_ctrlr_traps(c))) {
 		*doorbell = t->doorbells + offset / 4;
-		*sleeping = t->sleeping ? t->sleeping : &never;
+		*sleeping = t->needs_kick ? t->needs_kick : &never;
 		return 0;
 	}
 	/* A word of our own, whose position tells vroom_ctrlr_ring_slow() which doorbell it is. */
@@ -589,6 +546,6 @@ void vroom_ctrlr_ring_slow(struct vroom_ctrlr *c, volatile uint32_t *doorbell, u
 		write32(c, NVME_REG_DOORBELLS + (uint32_t)offset, value);
 		return;
 	}
-	if (c->transport->ops->wake)
-		c->transport->ops->wake(c->transport);
+	if (c->transport->ops->kick)
+		c->transport->ops->kick(c->transport);
 }

@@ -34,6 +34,18 @@ static size_t round_up(size_t value, size_t to)
 	return (value + to - 1) / to * to;
 }
 
+static int map_region(struct vroom_ctrlr *c, struct vroom_dma_region *r, uint64_t iova)
+{
+	struct vroom_dma_map m = { .va = r->base,
+				   .bytes = r->bytes,
+				   .fd = r->fd,
+				   .page_shift = r->granule_shift,
+				   .iova = iova,
+				   .page_iova = r->iova };
+
+	return c->transport->ops->dma_map(c->transport, &m);
+}
+
 /* Maps BYTES of FD, which is closed when that fails. hugetlbfs reserves all pages at once. */
 static void *map_fd(int fd, size_t bytes)
 {
@@ -191,7 +203,7 @@ static int add_region_locked(struct vroom_ctrlr *c, size_t bytes)
 		ret = vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
 		goto out_unmap;
 	}
-	ret = c->transport->ops->dma_map(c->transport, &r, s->next_iova);
+	ret = map_region(c, &r, s->next_iova);
 	if (ret)
 		goto out_free;
 	s->next_iova += r.bytes;
@@ -368,7 +380,7 @@ int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
 			break;
 		r.shared = true;
 		r.iova = calloc(VROOM_MAX(r.bytes >> r.granule_shift, 1ul), sizeof(*r.iova));
-		ret = r.iova ? c->transport->ops->dma_map(c->transport, &r, s->next_iova)
+		ret = r.iova ? map_region(c, &r, s->next_iova)
 			     : vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
 		if (ret) {
 			free(r.iova);

@@ -7,12 +7,14 @@
 #include <stdarg.h>
 #include <sys/types.h>
 
-#include "core/address.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/mmio.h"
+#include "base/size.h"
+#include "transport/address.h"
 #include "transport/transport.h"
 #include "vroom.h"
-
-#define VROOM_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define VROOM_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 #define VROOM_DEFAULT_TIMEOUT_MS 30000
 #define VROOM_DEFAULT_QPAIRS	 128
@@ -26,6 +28,15 @@
 #define VROOM_GRANULE	    (1ul << VROOM_GRANULE_SHIFT)
 /* One command never moves more than this, so that its PRP lists stay small. */
 #define VROOM_MAX_TRANSFER (16u << 20)
+
+struct vroom_dma_region {
+	void *base;
+	size_t bytes;
+	int fd;
+	unsigned granule_shift;
+	uint64_t *iova;
+	bool shared;
+};
 
 /* An allocated stretch of a DMA region. */
 struct vroom_extent {
@@ -86,39 +97,6 @@ struct vroom_ctrlr {
 	unsigned qpairs;
 	struct nvme_id_ctrlr id;
 };
-
-/* error.c: sets vroom_error() and returns -ERR. */
-int vroom_fail(int err, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/*
- * Registers are read and written 32 bits at a time, the low half first: not every device takes
- * 64 (PCIe 3.1).
- */
-static inline void vroom_mmio_read(const volatile void *at, void *value, unsigned width)
-{
-	const volatile uint32_t *from = (const volatile uint32_t *)at;
-	uint32_t *to = (uint32_t *)value;
-
-	for (unsigned i = 0; i < width / 4; i++)
-		to[i] = from[i];
-}
-
-static inline void vroom_mmio_write(volatile void *at, const void *value, unsigned width)
-{
-	volatile uint32_t *to = (volatile uint32_t *)at;
-	const uint32_t *from = (const uint32_t *)value;
-
-	for (unsigned i = 0; i < width / 4; i++)
-		to[i] = from[i];
-}
-
-/* util.c */
-uint64_t vroom_now_ms(void);
-/* A process-shared robust mutex; a lock whose owner died is taken over. */
-int vroom_lock_init(pthread_mutex_t *lock);
-void vroom_lock(pthread_mutex_t *lock);
-void vroom_unlock(pthread_mutex_t *lock);
-bool vroom_process_alive(pid_t pid);
 
 /* dma.c */
 int vroom_dma_translate(struct vroom_ctrlr *c, const void *va, struct vroom_dma_window *out);

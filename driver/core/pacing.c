@@ -10,7 +10,7 @@
  * doorbell write that was seen, so that nothing needs calibration; where holding gains nothing
  * the search stays within a step of not holding at all.
  */
-#include "core/arch.h"
+#include "base/cpu.h"
 #include "core/internal.h"
 
 /* Doorbell writes between two steps. */

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "emulator/emulator.h"
 
 /* Commands taken from one queue before the next one has its turn. */
@@ -302,7 +303,7 @@ static void execute(struct emu *e, struct emu_sq *sq, const struct nvme_sqe *sqe
 					 ? ((sqe->cdw12 & 0xffffull) + 1)
 						   << e->opts.ns[sqe->nsid - 1].lba_shift
 					 : 0;
-		struct emu_pending p = { .due_ns = emu_timing_due(e, write, bytes, emu_now_ns()),
+		struct emu_pending p = { .due_ns = emu_timing_due(e, write, bytes, vroom_now_ns()),
 					 .sq = sq,
 					 .cqe = cqe };
 

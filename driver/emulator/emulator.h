@@ -211,8 +211,6 @@ uint32_t emu_ns_write(struct emu_ns *ns, struct iovec *iov, unsigned count, uint
 uint32_t emu_ns_zero(struct emu_ns *ns, uint64_t offset, uint64_t bytes, bool deallocate);
 uint32_t emu_ns_flush(struct emu_ns *ns);
 void emu_ns_format(struct emu_ns *ns, uint8_t lba_shift);
-/* "64K", "1G" ... as bytes; false when it is not a size. */
-bool emu_parse_size(const char *text, uint64_t *out);
 
 /* timing.c */
 static inline bool emu_timing_on(const struct emu_timing *t)
@@ -230,6 +228,5 @@ int emu_pending_push(struct emu *e, const struct emu_pending *p);
 bool emu_pending_post(struct emu *e, uint64_t *next_ns);
 /* Removes the commands of SQ (all of them with CID < 0); posts Abort Requested if ABORT. */
 bool emu_pending_remove(struct emu *e, const struct emu_sq *sq, int cid, bool abort);
-uint64_t emu_now_ns(void);
 
 #endif

@@ -14,32 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/size.h"
 #include "emulator/emulator.h"
-
-bool emu_parse_size(const char *text, uint64_t *out)
-{
-	static const char units[] = "KMGTP";
-	char *end;
-	const char *unit;
-	unsigned long long value;
-
-	errno = 0;
-	value = strtoull(text, &end, 0);
-	if (end == text || errno || !isdigit((unsigned char)text[0]))
-		return false;
-	if (*end) {
-		unit = strchr(units, toupper((unsigned char)*end));
-		if (!unit || (end[1] && strcasecmp(end + 1, "B") && strcasecmp(end + 1, "iB")))
-			return false;
-		for (const char *u = units; u <= unit; u++) {
-			if (value > ULLONG_MAX / 1024)
-				return false;
-			value *= 1024;
-		}
-	}
-	*out = value;
-	return true;
-}
 
 static int fail(char *error, size_t size, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -130,13 +106,13 @@ static int take_option(struct emu_ns *ns, const char *item, uint64_t *extend, ch
 	uint64_t value;
 
 	if (strncmp(item, "lba=", 4) == 0) {
-		if (!emu_parse_size(item + 4, &value) || (value != 512 && value != 4096))
+		if (!vroom_parse_size(item + 4, &value) || (value != 512 && value != 4096))
 			return fail(error, size, "%s: LBA sizes are 512 and 4096 bytes", item);
 		ns->lba_shift = value == 512 ? 9 : 12;
 		return 0;
 	}
 	if (strncmp(item, "size=", 5) == 0) {
-		if (!emu_parse_size(item + 5, &value) || !value)
+		if (!vroom_parse_size(item + 5, &value) || !value)
 			return fail(error, size, "%s: is not a size", item);
 		*extend = value;
 		return 0;
@@ -182,7 +158,7 @@ int emu_ns_open(struct emu_ns *ns, const char *spec, uint64_t extend, char *erro
 		if (open_file(ns, extend, error, size))
 			return -1;
 	} else {
-		if (value && !emu_parse_size(value + 1, &ns->bytes))
+		if (value && !vroom_parse_size(value + 1, &ns->bytes))
 			return fail(error, size, "%s: '%s' is not a size", spec, value + 1);
 		if (!value)
 			ns->bytes = extend;

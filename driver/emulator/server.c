@@ -24,7 +24,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "core/arch.h"
+#include "base/cpu.h"
+#include "base/clock.h"
 #include "emulator/emulator.h"
 #include "transport/vfio_user_proto.h"
 
@@ -577,7 +578,7 @@ static void idle(struct server *s, unsigned rounds, uint64_t *idle_since, int64_
 		cpu_relax();
 		return;
 	}
-	now = emu_now_ns();
+	now = vroom_now_ns();
 	if (rounds == SPIN_ROUNDS) {
 		*idle_since = now;
 		*sleep_ns = 0;

@@ -10,15 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "emulator/emulator.h"
-
-uint64_t emu_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 int emu_timing_init(struct emu *e)
 {
@@ -151,7 +144,7 @@ bool emu_pending_post(struct emu *e, uint64_t *next_ns)
 	*next_ns = 0;
 	if (!e->nr_pending)
 		return false;
-	for (uint64_t now = emu_now_ns(); e->nr_pending; any = true) {
+	for (uint64_t now = vroom_now_ns(); e->nr_pending; any = true) {
 		const struct emu_pending *first = &e->pending[0];
 
 		if (first->due_ns > now || !emu_post(e, first->sq->cq, &first->cqe)) {

@@ -10,8 +10,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +23,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/internal.h"
+#include "base/clock.h"
+#include "base/error.h"
 
 #define MAX_ARGS 64
 
@@ -52,7 +56,7 @@ static int find_command(char *path, size_t size)
 			       ? 0
 			       : vroom_fail(errno, "$VROOM is %s: %s", env, strerror(errno));
 	}
-	if (dladdr((void *)(uintptr_t)&vroom_open, &info) && info.dli_fname &&
+	if (dladdr((void *)(uintptr_t)&vroom_emulated_start, &info) && info.dli_fname &&
 	    realpath(info.dli_fname, here) && try_directory(dirname(here), path, size))
 		return 0;
 	n = readlink("/proc/self/exe", here, sizeof(here) - 1);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "core/address.h"
+#include "transport/address.h"
 
 struct vroom_emulated {
 	pid_t pid;     /* 0: none */

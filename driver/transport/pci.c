@@ -11,11 +11,16 @@
 #include <linux/pci_regs.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-#include "core/internal.h"
-#include "transport/device.h"
+#include "base/error.h"
+#include "base/mmio.h"
+#include "pci/function.h"
+#include "pci/owner.h"
+#include "pci/sysfs.h"
 #include "transport/transport.h"
+#include "vroom_nvme.h"
 
 struct pci {
 	struct vroom_transport base;
@@ -49,17 +54,16 @@ static int pci_write(struct vroom_transport *t, uint32_t offset, const void *val
 }
 
 /* Physical addresses, from /proc/self/pagemap (Documentation/admin-guide/mm/pagemap.rst). */
-static int pci_dma_map(struct vroom_transport *t, struct vroom_dma_region *r, uint64_t iova)
+static int pci_dma_map(struct vroom_transport *t, struct vroom_dma_map *m)
 {
 	const struct pci *p = (const struct pci *)t;
 	int ret = 0, fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 
-	(void)iova;
 	if (fd < 0)
 		return vroom_fail(errno, "%s: cannot open /proc/self/pagemap: %s", p->name,
 				  strerror(errno));
-	for (size_t i = 0; i < r->bytes >> r->granule_shift && !ret; i++) {
-		uintptr_t va = (uintptr_t)r->base + (i << r->granule_shift);
+	for (size_t i = 0; i < m->bytes >> m->page_shift && !ret; i++) {
+		uintptr_t va = (uintptr_t)m->va + (i << m->page_shift);
 		off_t at = (off_t)(va / (uintptr_t)sysconf(_SC_PAGESIZE) * sizeof(uint64_t));
 		uint64_t entry = 0;
 
@@ -71,9 +75,10 @@ static int pci_dma_map(struct vroom_transport *t, struct vroom_dma_region *r, ui
 					 "%s: physical addresses are shown to root only; run as "
 					 "root, or use an IOMMU (vfio-pci)",
 					 p->name);
-		r->iova[i] = (entry & ((1ull << 55) - 1)) * (uint64_t)sysconf(_SC_PAGESIZE);
+		m->page_iova[i] = (entry & ((1ull << 55) - 1)) * (uint64_t)sysconf(_SC_PAGESIZE);
 	}
 	close(fd);
+	m->iova = m->page_iova[0];
 	return ret;
 }
 
@@ -184,7 +189,7 @@ static int map_bar0(struct pci *p)
 	return 0;
 }
 
-static int pci_open(const struct vroom_address *addr, const struct vroom_opts *opts,
+static int pci_open(const struct vroom_address *addr, const struct vroom_transport_opts *opts,
 		    struct vroom_transport **out)
 {
 	struct pci *p = calloc(1, sizeof(*p));
@@ -220,6 +225,7 @@ static int pci_open(const struct vroom_address *addr, const struct vroom_opts *o
 	}
 	snprintf(p->pool, sizeof(p->pool), "vroom-%s", p->device.bdf);
 	p->base.pool = p->pool;
+	p->base.on_bus = true;
 	p->base.numa_node = p->device.numa_node;
 	*out = &p->base;
 	return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What the core asks of a way to reach a controller. A transport opens the function behind
- * an address, reads and writes its BAR0, hands out doorbells and makes memory reachable
- * for it. It never builds a command; the core never asks which transport it has.
+ * A way to reach a controller: opens the function behind an address, reads and writes its BAR0,
+ * hands out doorbells and interrupts, and makes memory reachable for it. It never builds a command.
+ * All functions return 0 or a negative errno and leave a line in vroom_error().
  */
 #ifndef VROOM_TRANSPORT_H
 #define VROOM_TRANSPORT_H
@@ -11,26 +11,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/address.h"
-#include "vroom.h"
+#include "transport/address.h"
 
 struct vroom_transport;
 
-/* A stretch of memory shared with forked processes and, once mapped, with the controller. */
-struct vroom_dma_region {
-	void *base;
-	size_t bytes;		/* a multiple of the granule */
-	int fd;			/* what BASE maps from offset 0 */
-	unsigned granule_shift; /* log2 of the unit that is contiguous for the device */
-	uint64_t *iova;		/* where the controller sees each granule; the region's */
-	bool shared;		/* another controller's memory: nothing is allocated from it */
+/* What a transport is told when it opens; all of it may be zero. */
+struct vroom_transport_opts {
+	unsigned timeout_ms; /* for answers to the transport's own messages */
+	bool interrupts;     /* set_irq() will be called */
+	uint64_t file_bytes; /* a plain file as address: at least this long */
 };
 
-/* All return 0 or a negative errno and leave a line in vroom_error(). */
+/* A stretch of memory that a controller is to reach. */
+struct vroom_dma_map {
+	void *va;
+	size_t bytes;	     /* a multiple of the page */
+	int fd;		     /* what VA maps, from FD_OFFSET on; -1: memory without a file */
+	uint64_t fd_offset;  /* bytes */
+	unsigned page_shift; /* log2 of the pages that VA consists of */
+	uint64_t iova; /* where the controller is to see it; the transport may choose another */
+	uint64_t *page_iova; /* result, by page: where the controller does see it */
+};
+
 struct vroom_transport_ops {
 	const char *name;
-	/* Opens ADDR. *OUT embeds struct vroom_transport as its first member. */
-	int (*open)(const struct vroom_address *addr, const struct vroom_opts *opts,
+	/* Opens ADDR, which outlives *OUT. *OUT embeds struct vroom_transport as its first member.
+	 */
+	int (*open)(const struct vroom_address *addr, const struct vroom_transport_opts *opts,
 		    struct vroom_transport **out);
 	/* OWNER: this process opened it and nobody will use it any more. */
 	void (*close)(struct vroom_transport *t, bool owner);
@@ -41,16 +48,23 @@ struct vroom_transport_ops {
 	int (*read)(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
 		    unsigned timeout_ms);
 	int (*write)(struct vroom_transport *t, uint32_t offset, const void *value, unsigned width);
-	/* Makes REGION reachable, at IOVA on if the transport may choose; fills region->iova. */
-	int (*dma_map)(struct vroom_transport *t, struct vroom_dma_region *region, uint64_t iova);
+	/* Makes memory reachable and fills map->page_iova and map->iova (of the first page). */
+	int (*dma_map)(struct vroom_transport *t, struct vroom_dma_map *map);
+	/* Takes BYTES at IOVA, mapped as one, away again. From any process. NULL: nothing to do. */
+	int (*dma_unmap)(struct vroom_transport *t, uint64_t iova, size_t bytes);
 	/* The controller has been disabled: from now on it may reach memory. NULL: always may. */
 	int (*allow_dma)(struct vroom_transport *t);
+	/*
+	 * Takes all memory away from a controller that does not obey any more: 0 when it reaches
+	 * none from now on, whatever it does. From any process. NULL: there is no way.
+	 */
+	int (*cut_off)(struct vroom_transport *t);
 	/* Function-level reset: for a controller that cannot be disabled. NULL: there is none. */
 	int (*reset)(struct vroom_transport *t);
 	/* MSI-X vector VECTOR signals eventfd FD from now on; -1: nothing. NULL: no interrupts. */
 	int (*set_irq)(struct vroom_transport *t, unsigned vector, int fd);
 	/* Tells a sleeping controller that a mapped doorbell was written. NULL: none sleeps. */
-	void (*wake)(struct vroom_transport *t);
+	void (*kick)(struct vroom_transport *t);
 	/* 0 while the controller's side is there; cheap enough for ten times a second. */
 	int (*alive)(struct vroom_transport *t);
 };
@@ -59,10 +73,11 @@ struct vroom_transport {
 	const struct vroom_transport_ops *ops;
 	volatile uint32_t *doorbells; /* BAR0 + 1000h mapped, or NULL: doorbells are messages */
 	size_t doorbell_bytes;
-	const volatile uint32_t *sleeping; /* the controller's sleep word, or NULL */
-	unsigned vectors;		   /* MSI-X vectors, when interrupts were asked for */
-	int numa_node;			   /* where the device is, or -1 */
-	bool pins;			   /* memory that is mapped is taken at once, and counted */
+	const volatile uint32_t *needs_kick; /* non-zero: the controller sleeps; or NULL */
+	unsigned vectors;		     /* MSI-X vectors, when interrupts were asked for */
+	int numa_node;			     /* where the device is, or -1 */
+	bool on_bus;			     /* a PCI function of this machine */
+	bool pins; /* memory that is mapped is taken at once, and counted */
 	/*
 	 * Set: addresses are physical. DMA memory is then huge pages in files of this name, which
 	 * outlive a killed process until the next owner has disabled the controller.

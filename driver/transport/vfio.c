@@ -12,15 +12,23 @@
 #include <linux/vfio.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "core/internal.h"
-#include "transport/device.h"
+#include "base/error.h"
+#include "base/mmio.h"
+#include "base/size.h"
+#include "pci/function.h"
+#include "pci/owner.h"
 #include "transport/iommufd.h"
 #include "transport/transport.h"
+#include "vroom_nvme.h"
+
+/* Interrupt vectors that are used at most: one a queue pair, and the admin queue's. */
+#define MAX_VECTORS 1025
 
 struct vfio {
 	struct vroom_transport base;
@@ -81,32 +89,32 @@ static int map_failed(const struct vfio *v, size_t bytes)
 			  strerror(err));
 }
 
-static int vfio_dma_map(struct vroom_transport *t, struct vroom_dma_region *r, uint64_t iova)
+static int vfio_dma_map(struct vroom_transport *t, struct vroom_dma_map *m)
 {
 	struct vfio *v = (struct vfio *)t;
 	struct vfio_iommu_type1_dma_map map = {
 		.argsz = sizeof(map),
 		.flags = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
-		.vaddr = (uintptr_t)r->base,
-		.iova = iova,
-		.size = r->bytes,
+		.vaddr = (uintptr_t)m->va,
+		.iova = m->iova,
+		.size = m->bytes,
 	};
 	struct iommu_ioas_map ioas_map = {
 		.size = sizeof(ioas_map),
 		.flags = IOMMU_IOAS_MAP_FIXED_IOVA | IOMMU_IOAS_MAP_READABLE |
 			 IOMMU_IOAS_MAP_WRITEABLE,
 		.ioas_id = v->ioas,
-		.user_va = (uintptr_t)r->base,
-		.length = r->bytes,
-		.iova = iova,
+		.user_va = (uintptr_t)m->va,
+		.length = m->bytes,
+		.iova = m->iova,
 	};
 
 	if (v->group >= 0 ? ioctl(v->iommu, VFIO_IOMMU_MAP_DMA, &map)
 			  : ioctl(v->iommu, IOMMU_IOAS_MAP, &ioas_map))
-		return map_failed(v, r->bytes);
-	v->pinned += r->bytes;
-	for (size_t i = 0; i < r->bytes >> r->granule_shift; i++)
-		r->iova[i] = iova + (i << r->granule_shift);
+		return map_failed(v, m->bytes);
+	v->pinned += m->bytes;
+	for (size_t i = 0; i < m->bytes >> m->page_shift; i++)
+		m->page_iova[i] = m->iova + (i << m->page_shift);
 	return 0;
 }
 
@@ -311,19 +319,19 @@ static int map_bar0(struct vfio *v)
 static int enable_vectors(struct vfio *v)
 {
 	struct vfio_irq_info info = { .argsz = sizeof(info), .index = VFIO_PCI_MSIX_IRQ_INDEX };
-	int nothing[VROOM_MAX_QPAIRS + 1];
+	int nothing[MAX_VECTORS];
 
 	if (ioctl(v->fd, VFIO_DEVICE_GET_IRQ_INFO, &info) || info.count < 2)
 		return vroom_fail(ENOTSUP,
 				  "%s: the device has no MSI-X interrupts for its queues; "
 				  "use wait=poll",
 				  v->name);
-	v->base.vectors = VROOM_MIN(info.count, (uint32_t)VROOM_MAX_QPAIRS + 1);
+	v->base.vectors = VROOM_MIN(info.count, (uint32_t)MAX_VECTORS);
 	memset(nothing, 0xff, sizeof(nothing));
 	return set_irqs(v, 0, nothing, v->base.vectors);
 }
 
-static int vfio_open(const struct vroom_address *addr, const struct vroom_opts *opts,
+static int vfio_open(const struct vroom_address *addr, const struct vroom_transport_opts *opts,
 		     struct vroom_transport **out)
 {
 	struct vfio *v = calloc(1, sizeof(*v));
@@ -350,7 +358,7 @@ static int vfio_open(const struct vroom_address *addr, const struct vroom_opts *
 		vfio_close(&v->base, true);
 		return ret;
 	}
-	v->base.pins = true;
+	v->base.on_bus = v->base.pins = true;
 	v->base.numa_node = v->device.numa_node;
 	*out = &v->base;
 	return 0;

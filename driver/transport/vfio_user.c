@@ -18,6 +18,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -25,10 +26,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "core/internal.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/size.h"
 #include "transport/emulated.h"
 #include "transport/transport.h"
 #include "transport/vfio_user_proto.h"
+#include "vroom_nvme.h"
 
 struct vfio_user {
 	struct vroom_transport base;
@@ -300,26 +305,27 @@ static int vfio_user_write(struct vroom_transport *t, uint32_t offset, const voi
 			     (void *)(uintptr_t)value, width, 0);
 }
 
-static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_region *r, uint64_t iova)
+static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_map *dma)
 {
 	struct vfio_user_dma_map map = {
 		.argsz = sizeof(map),
 		.flags = VFIO_USER_DMA_READABLE | VFIO_USER_DMA_WRITEABLE,
-		.addr = iova,
-		.size = r->bytes,
+		.offset = dma->fd_offset,
+		.addr = dma->iova,
+		.size = dma->bytes,
 	};
 	struct message m = { .command = VFIO_USER_DMA_MAP,
 			     .payload = &map,
 			     .bytes = sizeof(map),
-			     .fds = &r->fd,
+			     .fds = &dma->fd,
 			     .nfds = 1 };
 
-	for (size_t i = 0; i < r->bytes >> r->granule_shift; i++)
-		r->iova[i] = iova + (i << r->granule_shift);
+	for (size_t i = 0; i < dma->bytes >> dma->page_shift; i++)
+		dma->page_iova[i] = dma->iova + (i << dma->page_shift);
 	return exchange((struct vfio_user *)t, &m);
 }
 
-static void vfio_user_wake(struct vroom_transport *t)
+static void vfio_user_kick(struct vroom_transport *t)
 {
 	struct vfio_user *v = (struct vfio_user *)t;
 
@@ -515,7 +521,7 @@ static int setup_wake(struct vfio_user *v)
 		return 0;
 	}
 	v->wake_fd = m.reply_fds[0];
-	v->base.sleeping = (void *)(v->bar0_map + (word - v->bar0_map_offset));
+	v->base.needs_kick = (void *)(v->bar0_map + (word - v->bar0_map_offset));
 	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
 	return 0;
 }
@@ -608,7 +614,7 @@ static void vfio_user_close(struct vroom_transport *t, bool owner)
 	free(v);
 }
 
-static int vfio_user_open(const struct vroom_address *addr, const struct vroom_opts *opts,
+static int vfio_user_open(const struct vroom_address *addr, const struct vroom_transport_opts *opts,
 			  struct vroom_transport **out)
 {
 	struct vfio_user *v = calloc(1, sizeof(*v));
@@ -620,7 +626,7 @@ static int vfio_user_open(const struct vroom_address *addr, const struct vroom_o
 	v->name = addr->text;
 	v->socket = v->wake_fd = -1;
 	v->sleep_word = -1;
-	v->timeout_ms = opts->admin_timeout_ms;
+	v->timeout_ms = opts->timeout_ms;
 	v->shared = mmap(NULL, sizeof(*v->shared), PROT_READ | PROT_WRITE,
 			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (v->shared == MAP_FAILED) {
@@ -671,6 +677,6 @@ const struct vroom_transport_ops vroom_transport_vfio_user = {
 	.dma_map = vfio_user_dma_map,
 	.reset = vfio_user_reset,
 	.set_irq = vfio_user_set_irq,
-	.wake = vfio_user_wake,
+	.kick = vfio_user_kick,
 	.alive = vfio_user_alive,
 };

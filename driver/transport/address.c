@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* From the text of an address to what it names. Looks at file system and sysfs, opens nothing. */
-#include "core/address.h"
+#include "transport/address.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -10,8 +10,9 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "core/internal.h"
-#include "transport/device.h"
+#include "base/error.h"
+#include "pci/names.h"
+#include "vroom.h"
 
 /* "key=value,key=value" with keys of letters: what may follow an address after a comma. */
 static bool looks_like_options(const char *text)

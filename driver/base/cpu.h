@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The two instructions that have no portable name. */
-#ifndef VROOM_ARCH_H
-#define VROOM_ARCH_H
+/* Instructions that have no portable name, and the order of memory accesses. */
+#ifndef VROOM_CPU_H
+#define VROOM_CPU_H
 
 #include <stdint.h>
 #include <time.h>

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * An NVMe function on a PCI bus of this machine: where it is, which driver has it, and what stands
+ * behind it.
+ */
+#ifndef VROOM_FUNCTION_H
+#define VROOM_FUNCTION_H
+
+#include <pciaccess.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define VROOM_BDF_MAX	     16 /* "0000:04:00.0" */
+#define VROOM_PCI_CLASS_NVME 0x010802
+
+struct vroom_device {
+	char bdf[VROOM_BDF_MAX];
+	char driver[64];       /* "" when it has none */
+	int iommu_group;       /* -1: no IOMMU for it */
+	bool iommu_translates; /* physical addresses mean nothing to it */
+	int numa_node;	       /* -1: one node, or not said */
+};
+
+/* Is TEXT a PCI address: 0000:04:00.0, 0000.04.00.0, 04:00.0? BDF gets the first form. */
+bool vroom_device_parse(const char *text, char bdf[VROOM_BDF_MAX]);
+
+/* Describes the function. -ENODEV: there is none, or it is no NVMe controller. */
+int vroom_device_look(const char *bdf, struct vroom_device *out);
+
+/*
+ * vfio hands out IOMMU groups as a whole. 0, or -EBUSY when another function of the group is
+ * on a driver of the kernel, which vroom_error() names.
+ */
+int vroom_device_check_group(const struct vroom_device *d);
+
+/*
+ * The libpciaccess handle of a function, probed; libpciaccess stays initialised until as
+ * many vroom_device_put() follow. NULL: no such function (errno says why).
+ */
+struct pci_device *vroom_device_get(const char *bdf);
+void vroom_device_put(void);
+
+#endif
