@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -89,10 +90,33 @@ def good(result: Result) -> Result:
     return result
 
 
+PR_SET_CHILD_SUBREAPER = 36
+# Processes that nobody waits for become ours, so that they can be found, and nobody else's are.
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(ancestor: int | None = None) -> dict[int, str]:
+    """The processes that ANCESTOR, or this one, has started and that run: name by pid."""
+    parents, names = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = stat.read_text().split(" (", 1)
+        except OSError:
+            continue  # it has just ended
+        name, fields = rest.rsplit(") ", 1)
+        state, parent = fields.split()[:2]
+        if state != "Z":
+            parents[int(pid)], names[int(pid)] = int(parent), name
+    found, generation = {}, {ancestor or os.getpid()}
+    while generation:
+        generation = {pid for pid, parent in parents.items() if parent in generation}
+        found.update((pid, names[pid]) for pid in generation)
+    return found
+
+
 def emulators() -> list[int]:
-    """Emulated controllers that are running now."""
-    found = subprocess.run(["pgrep", "-x", "vroom"], capture_output=True, text=True).stdout
-    return [int(pid) for pid in found.split()]
+    """Emulated controllers that these tests started and that are running now."""
+    return [pid for pid, name in descendants().items() if name == "vroom"]
 
 
 def wait_for(condition, seconds: float = 5, what: str = "condition"):

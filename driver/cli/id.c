@@ -91,7 +91,7 @@ static bool read_temperature(struct vroom_ctrlr *c, int *celsius)
 	};
 	int kelvin;
 
-	if (vroom_admin(c, &sqe, &log, sizeof(log), false, NULL))
+	if (vroom_admin(c, &sqe, &log, sizeof(log), NULL))
 		return false;
 	kelvin = log.temperature[0] | log.temperature[1] << 8;
 	*celsius = kelvin - 273;

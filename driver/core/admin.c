@@ -1,137 +1,165 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * The admin queue: one command at a time, under the lock that all processes share. Its
- * state lives in shared memory, so that a command left behind by a dead process does no
- * more harm than a completion that nobody asked for.
- */
+#include "core/admin.h"
+
 #include <errno.h>
 #include <sched.h>
+#include <stdio.h>
+#include <string.h>
 
-#include "core/internal.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "core/ctrlr.h"
+#include "core/prp.h"
 
-int vroom_admin_init(struct vroom_ctrlr *c, unsigned entries)
+#define HEALTH_INTERVAL_MS 100
+
+int vroom_admin_init(struct vroom_ctrlr *c)
 {
-	size_t sq = entries * sizeof(struct nvme_sqe), cq = entries * sizeof(struct nvme_cqe);
-	const volatile uint32_t *sleeping;
-	int ret;
+	unsigned dstrd = (unsigned)NVME_GET(c->cap, NVME_CAP_DSTRD);
+	struct vroom_admin *a = &c->admin;
 
-	c->admin_sq = vroom_dma_alloc(c, sq, c->page_size);
-	c->admin_cq = vroom_dma_alloc(c, cq, c->page_size);
-	c->admin_buffer = vroom_dma_alloc(c, 2 * c->page_size, c->page_size);
-	if (!c->admin_sq || !c->admin_cq || !c->admin_buffer)
+	a->shared = &c->shared->admin;
+	a->sq.size = a->cq.size = VROOM_ADMIN_ENTRIES;
+	a->sq.entries =
+		vroom_dma_alloc(c, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_sqe), c->page_size);
+	a->cq.entries =
+		vroom_dma_alloc(c, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_cqe), c->page_size);
+	a->buffer = vroom_dma_alloc(c, VROOM_ADMIN_BYTES, VROOM_ADMIN_BYTES);
+	if (!a->sq.entries || !a->cq.entries || !a->buffer)
 		return -ENOMEM;
-	memset(c->admin_sq, 0, sq);
-	memset(c->admin_cq, 0, cq);
-	c->admin_entries = entries;
-	c->shared->admin_phase = 1;
-	ret = vroom_ctrlr_doorbell(c, 0, false, &c->admin_sq_doorbell, &sleeping);
-	if (!ret)
-		ret = vroom_ctrlr_doorbell(c, 0, true, &c->admin_cq_doorbell, &sleeping);
-	c->admin_sleeping = sleeping;
-	return ret;
+	memset(a->sq.entries, 0, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_sqe));
+	memset(a->cq.entries, 0, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_cqe));
+	vroom_doorbell_init(&a->sq.doorbell, &a->sq_kick, c->transport, 0, false, dstrd, false);
+	vroom_doorbell_init(&a->cq.doorbell, &a->cq_kick, c->transport, 0, true, dstrd, false);
+	return 0;
 }
 
-static void ring(struct vroom_ctrlr *c, volatile uint32_t *doorbell, uint32_t value)
+/* The queues' indices follow from the counters. */
+static void load_indices(struct vroom_admin *a)
 {
-	/* Release: the entry is visible to the controller before the new index is. */
-	__atomic_store_n(doorbell, value, __ATOMIC_RELEASE);
-	if (*c->admin_sleeping)
-		vroom_ctrlr_ring_slow(c, doorbell, value);
+	uint32_t completed = a->shared->completed;
+
+	a->sq.tail = a->shared->submitted % VROOM_ADMIN_ENTRIES;
+	a->sq.rung = VROOM_ADMIN_ENTRIES; /* none: what a dead process filled is rung again */
+	a->cq.head = completed % VROOM_ADMIN_ENTRIES;
+	a->cq.phase = completed / VROOM_ADMIN_ENTRIES % 2 ? 0 : NVME_CQE_PHASE;
 }
 
-/* Waits for the completion of CID; others belong to processes that died and are dropped. */
-static int reap(struct vroom_ctrlr *c, uint16_t cid, const struct nvme_sqe *sqe,
-		struct nvme_cqe *out)
+/* Waits for the next completion, of whatever command, and takes it. */
+static int reap(struct vroom_ctrlr *c, const char *what, struct nvme_cqe *out)
 {
-	struct vroom_shared *s = c->shared;
-	uint64_t deadline = vroom_now_ms() + c->opts.admin_timeout_ms;
-	uint64_t next_look = vroom_now_ms() + 100;
+	struct vroom_admin *a = &c->admin;
+	uint64_t now = vroom_now_ms(), deadline = now + c->opts.admin_timeout_ms;
+	uint64_t next_look = now + HEALTH_INTERVAL_MS;
 
-	for (unsigned spins = 0;; spins++) {
-		const struct nvme_cqe *cqe = &c->admin_cq[s->admin_head];
-		/* Acquire: the rest of the entry is read after its phase. */
-		uint32_t dw3 = __atomic_load_n((const uint32_t *)(const void *)&cqe->cid,
-					       __ATOMIC_ACQUIRE);
+	for (unsigned spins = 1; vroom_cq_empty(&a->cq); spins++) {
+		int ret;
 
-		if ((dw3 >> 16 & 1) == s->admin_phase) {
-			*out = *cqe;
-			if (++s->admin_head == c->admin_entries) {
-				s->admin_head = 0;
-				s->admin_phase ^= 1;
-			}
-			ring(c, c->admin_cq_doorbell, s->admin_head);
-			if ((uint16_t)dw3 == cid)
-				return 0;
+		if (spins > 100)
+			sched_yield();
+		if (spins % 64 || (now = vroom_now_ms()) < next_look)
 			continue;
-		}
-		if (spins < 100)
-			continue;
-		sched_yield();
-		if (spins % 64)
-			continue;
-		if (vroom_now_ms() > next_look) {
-			int ret = vroom_ctrlr_health(c);
-
-			if (ret)
-				return ret;
-			next_look = vroom_now_ms() + 100;
-		}
-		if (vroom_now_ms() > deadline) {
+		next_look = now + HEALTH_INTERVAL_MS;
+		ret = vroom_ctrlr_health(c);
+		if (ret)
+			return ret;
+		if (now > deadline) {
 			vroom_fail(ETIMEDOUT,
-				   "%s: admin command %02xh has no completion after %u "
-				   "ms; the controller is stuck",
-				   c->address.text, sqe->opcode, c->opts.admin_timeout_ms);
+				   "%s: %s has no completion after %u ms; the controller is stuck",
+				   c->address.text, what, c->opts.admin_timeout_ms);
 			return vroom_ctrlr_mark_failed(c, -ETIMEDOUT);
 		}
 	}
+	*out = a->cq.entries[a->cq.head];
+	a->shared->completed++; /* one store: it is taken, or it is not */
+	load_indices(a);
+	vroom_cq_ring(&a->cq);
+	return 0;
+}
+
+/* A process died with commands under way. Their data would arrive in the buffer of the next. */
+static int drain(struct vroom_ctrlr *c)
+{
+	struct vroom_admin *a = &c->admin;
+	struct nvme_cqe ignored;
+	int ret = 0;
+
+	load_indices(a);
+	if (a->shared->submitted != a->shared->completed)
+		vroom_sq_ring(&a->sq);
+	while (!ret && a->shared->submitted != a->shared->completed)
+		ret = reap(c, "an admin command of a job that was killed", &ignored);
+	return ret;
+}
+
+static int submit(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, size_t bytes)
+{
+	struct vroom_admin *a = &c->admin;
+	struct nvme_sqe *entry = vroom_sq_entry(&a->sq);
+	struct vroom_prps prps;
+
+	*entry = *sqe;
+	entry->cid = (uint16_t)(a->shared->submitted % VROOM_ADMIN_ENTRIES);
+	if (bytes) {
+		vroom_prp_begin(&prps, c->page_size, a->list, NULL);
+		if (vroom_prp_add(&prps, &c->space, a->buffer, bytes))
+			return -EFAULT;
+		entry->prp1 = prps.prp1;
+		entry->prp2 = prps.second;
+	}
+	a->shared->submitted++;
+	load_indices(a);
+	vroom_sq_ring(&a->sq);
+	return 0;
 }
 
 int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *buf, size_t bytes,
-		       bool write, struct nvme_cqe *cqe)
+		       struct nvme_cqe *cqe)
 {
-	struct vroom_shared *s = c->shared;
-	struct nvme_sqe *entry = &c->admin_sq[s->admin_tail];
+	enum nvme_direction direction = nvme_direction(sqe->opcode);
+	struct vroom_admin *a = &c->admin;
 	struct nvme_cqe done;
+	char what[32];
 	int ret;
 
-	if (bytes > 2 * c->page_size)
-		return vroom_fail(EINVAL,
-				  "%s: admin command %02xh moves %zu bytes, at most %zu go "
-				  "at once",
-				  c->address.text, sqe->opcode, bytes, 2 * c->page_size);
+	snprintf(what, sizeof(what), "admin command %02xh", sqe->opcode);
+	if (bytes > VROOM_ADMIN_BYTES)
+		return vroom_fail(EINVAL, "%s: %s moves %zu bytes, at most %u go at once",
+				  c->address.text, what, bytes, VROOM_ADMIN_BYTES);
+	if (bytes && (!buf || direction == NVME_NO_DATA))
+		return vroom_fail(EINVAL, "%s: %s: %zu bytes, but %s", c->address.text, what, bytes,
+				  buf ? "the opcode says that it moves none" : "no buffer");
 	ret = vroom_ctrlr_failed(c);
+	if (!ret)
+		ret = drain(c);
 	if (ret)
 		return ret;
-	if (bytes && write)
-		memcpy(c->admin_buffer, buf, bytes);
-	*entry = *sqe;
-	entry->cid = s->admin_cid;
-	if (bytes)
-		vroom_prp_build(c, c->admin_buffer, bytes, NULL, &entry->prp1, &entry->prp2);
-	s->admin_cid = (uint16_t)((s->admin_cid + 1) & 0x7fff);
-	s->admin_tail = (s->admin_tail + 1) % c->admin_entries;
-	ring(c, c->admin_sq_doorbell, s->admin_tail);
-	ret = reap(c, entry->cid, sqe, &done);
+	if (bytes && (direction & NVME_TO_CTRLR))
+		memcpy(a->buffer, buf, bytes);
+	ret = submit(c, sqe, bytes);
+	if (!ret)
+		ret = reap(c, what, &done);
 	if (ret)
 		return ret;
-	done.status &= 0xfffe;
+	done.status &= (uint16_t)~NVME_STATUS_PHASE_MASK;
 	if (cqe)
 		*cqe = done;
 	else if (done.status)
-		return vroom_fail(EIO, "%s: admin command %02xh failed: %s", c->address.text,
-				  sqe->opcode, vroom_status_str(done.status));
-	if (bytes && !write && !done.status)
-		memcpy(buf, c->admin_buffer, bytes);
+		return vroom_fail(EIO, "%s: %s failed: %s", c->address.text, what,
+				  vroom_status_str(done.status));
+	if (bytes && (direction & NVME_TO_HOST) && !done.status)
+		memcpy(buf, a->buffer, bytes);
 	return 0;
 }
 
 int vroom_admin(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *buf, size_t bytes,
-		bool write, struct nvme_cqe *cqe)
+		struct nvme_cqe *cqe)
 {
 	int ret;
 
 	vroom_lock(&c->shared->lock);
-	ret = vroom_admin_locked(c, sqe, buf, bytes, write, cqe);
+	ret = vroom_admin_locked(c, sqe, buf, bytes, cqe);
 	vroom_unlock(&c->shared->lock);
 	return ret;
 }
@@ -140,5 +168,21 @@ int vroom_admin_identify(struct vroom_ctrlr *c, uint8_t cns, uint32_t nsid, void
 {
 	struct nvme_sqe sqe = { .opcode = NVME_ADMIN_IDENTIFY, .nsid = nsid, .cdw10 = cns };
 
-	return vroom_admin(c, &sqe, buf, NVME_IDENTIFY_BYTES, false, NULL);
+	return vroom_admin(c, &sqe, buf, NVME_IDENTIFY_BYTES, NULL);
+}
+
+int vroom_admin_set_feature(struct vroom_ctrlr *c, uint8_t feature, const uint32_t cdw11_to_15[5],
+			    struct nvme_cqe *cqe)
+{
+	struct nvme_sqe sqe = {
+		.opcode = NVME_ADMIN_SET_FEATURES,
+		.cdw10 = feature,
+		.cdw11 = cdw11_to_15[0],
+		.cdw12 = cdw11_to_15[1],
+		.cdw13 = cdw11_to_15[2],
+		.cdw14 = cdw11_to_15[3],
+		.cdw15 = cdw11_to_15[4],
+	};
+
+	return vroom_admin(c, &sqe, NULL, 0, cqe);
 }

@@ -4,16 +4,26 @@
  * Base 3.5.1 step by step, vroom_close() the shutdown of 3.6.1.
  */
 #include <errno.h>
-#include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/internal.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/size.h"
+#include "core/ctrlr.h"
+#include "core/prp.h"
+#include "core/qpair.h"
 #include "transport/choose.h"
 
-#define ADMIN_ENTRIES	  32
+#define DEFAULT_TIMEOUT_MS 30000
+#define DEFAULT_QPAIRS	   128
+/* Deadlines of commands that may work on a whole drive, in ordinary ones. */
+#define LONG_TIMEOUTS	  10
 #define HEALTH_TIMEOUT_MS 50
 
 static int read32(struct vroom_ctrlr *c, uint32_t reg, uint32_t *value)
@@ -45,15 +55,16 @@ void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
 		vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
 	va_end(args);
 	if (c->opts.notice)
-		c->opts.notice(line);
+		c->opts.notice(c->opts.notice_arg, line);
 	else
 		fprintf(stderr, "vroom: %s\n", line);
 }
 
 int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err)
 {
-	struct vroom_shared *s = c->shared;
+	struct vroom_ctrlr_shared *s = c->shared;
 
+	vroom_space_set_suspect(&c->space, true);
 	if (!__atomic_exchange_n(&s->failing, 1, __ATOMIC_RELAXED)) {
 		snprintf(s->failure, sizeof(s->failure), "%s", vroom_ctrlr_reason(c));
 		__atomic_store_n(&s->failed, err, __ATOMIC_RELEASE);
@@ -91,7 +102,7 @@ int vroom_ctrlr_health(struct vroom_ctrlr *c)
 				 "%s: the controller reports a fatal status (CSTS.CFS); reset "
 				 "it by opening it again",
 				 c->address.text);
-	else if (!ret && c->admin_ready && !NVME_GET(csts, NVME_CSTS_RDY))
+	else if (!ret && c->ready && !NVME_GET(csts, NVME_CSTS_RDY))
 		ret = vroom_fail(
 			ENODEV,
 			"%s: the controller is no longer ready (CSTS.RDY): it was removed, "
@@ -209,24 +220,23 @@ static int disable_or_reset(struct vroom_ctrlr *c)
 /* The controller is off, so memory of a killed run that it still used can go back. */
 static int allow_dma(struct vroom_ctrlr *c)
 {
-	struct vroom_transport *t = c->transport;
-	uint64_t bytes;
+	const struct vroom_transport_ops *ops = c->transport->ops;
+	uint64_t bytes = vroom_space_remove_files(&c->space);
 
-	snprintf(c->pool, sizeof(c->pool), "%s", t->pool ? t->pool : "");
-	bytes = vroom_dma_remove_pool(c);
 	if (bytes)
 		vroom_notice(c,
 			     "a killed run had left %llu MiB of DMA memory; the controller is "
 			     "disabled, the memory reclaimed",
 			     (unsigned long long)bytes >> 20);
-	return t->ops->allow_dma ? t->ops->allow_dma(t) : 0;
+	return ops->allow_dma ? ops->allow_dma(c->transport) : 0;
 }
 
 static int enable(struct vroom_ctrlr *c)
 {
-	uint32_t aqa = NVME_SET(ADMIN_ENTRIES - 1u, NVME_AQA_ASQS) |
-		       NVME_SET(ADMIN_ENTRIES - 1u, NVME_AQA_ACQS);
-	uint64_t asq = vroom_dma_iova(c, c->admin_sq), acq = vroom_dma_iova(c, c->admin_cq);
+	uint32_t aqa = NVME_SET(VROOM_ADMIN_ENTRIES - 1u, NVME_AQA_ASQS) |
+		       NVME_SET(VROOM_ADMIN_ENTRIES - 1u, NVME_AQA_ACQS);
+	uint64_t asq = vroom_space_iova(&c->space, c->admin.sq.entries);
+	uint64_t acq = vroom_space_iova(&c->space, c->admin.cq.entries);
 	unsigned css = (unsigned)NVME_GET(c->cap, NVME_CAP_CSS);
 	struct vroom_transport *t = c->transport;
 	int ret;
@@ -269,7 +279,7 @@ static int identify(struct vroom_ctrlr *c)
 				  "%s: wants queue entries of 2^%u and 2^%u bytes, NVM's "
 				  "are 64 and 16",
 				  c->address.text, id->sqes & 0xf, id->cqes & 0xf);
-	c->max_transfer = VROOM_MAX_TRANSFER;
+	c->max_transfer = VROOM_MAX_TRANSFER(c->page_size);
 	/* MDTS counts units of CAP.MPSMIN, which is our page size. */
 	if (id->mdts && id->mdts < 20)
 		c->max_transfer = VROOM_MIN(c->max_transfer, c->page_size << id->mdts);
@@ -278,15 +288,13 @@ static int identify(struct vroom_ctrlr *c)
 
 static int set_number_of_queues(struct vroom_ctrlr *c)
 {
-	unsigned ask = c->opts.qpairs ? c->opts.qpairs : VROOM_DEFAULT_QPAIRS;
-	struct nvme_sqe sqe = { .opcode = NVME_ADMIN_SET_FEATURES,
-				.cdw10 = NVME_FEAT_NUMBER_OF_QUEUES };
+	unsigned ask =
+		VROOM_MIN(c->opts.qpairs ? c->opts.qpairs : DEFAULT_QPAIRS, VROOM_MAX_QPAIRS);
+	/* 0-based: NCQR, NSQR (Base 5.27.1.5) */
+	const uint32_t cdw[5] = { (ask - 1) << 16 | (ask - 1) };
 	struct nvme_cqe cqe;
-	int ret;
+	int ret = vroom_admin_set_feature(c, NVME_FEAT_NUMBER_OF_QUEUES, cdw, &cqe);
 
-	ask = VROOM_MIN(ask, VROOM_MAX_QPAIRS);
-	sqe.cdw11 = (ask - 1) << 16 | (ask - 1); /* 0-based: NCQR, NSQR (Base 5.27.1.5) */
-	ret = vroom_admin(c, &sqe, NULL, 0, false, &cqe);
 	if (ret)
 		return ret;
 	if (cqe.status)
@@ -305,51 +313,33 @@ static int map_shared(struct vroom_ctrlr *c)
 		c->shared = NULL;
 		return vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
 	}
-	c->shared->next_iova = 1ull << 32;
 	return vroom_lock_init(&c->shared->lock);
 }
 
-static void release(struct vroom_ctrlr *c, bool owner)
+/* OFF: the controller is known to reach no memory. */
+static void release(struct vroom_ctrlr *c, bool owner, bool off)
 {
+	if (c->lender)
+		vroom_pool_unshare(&c->lender->pool, &c->space, off);
 	if (c->transport)
 		c->transport->ops->close(c->transport, owner);
-	/* The transport has cut the controller off from memory, whatever state it is in. */
-	if (owner)
-		vroom_dma_remove_pool(c);
-	vroom_dma_release_all(c);
-	if (c->trapped_doorbells)
-		munmap((void *)(uintptr_t)c->trapped_doorbells, VROOM_TRAPPED_BYTES);
+	vroom_space_free(&c->space, owner && off);
+	vroom_pool_free(&c->pool);
 	if (c->shared)
 		munmap(c->shared, sizeof(*c->shared));
 	free(c);
 }
 
-int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_ctrlr **out)
+int vroom_ctrlr_bring_up(struct vroom_ctrlr *c, struct vroom_transport *t)
 {
-	struct vroom_ctrlr *c = calloc(1, sizeof(*c));
-	const struct vroom_transport_ops *ops;
-	struct vroom_transport_opts topts;
 	int ret;
 
-	*out = NULL;
-	if (!c)
-		return vroom_fail(ENOMEM, "%s: out of memory", address);
-	c->opener = getpid();
-	if (opts)
-		c->opts = *opts;
-	if (!c->opts.io_timeout_ms)
-		c->opts.io_timeout_ms = VROOM_DEFAULT_TIMEOUT_MS;
-	if (!c->opts.admin_timeout_ms)
-		c->opts.admin_timeout_ms = VROOM_DEFAULT_TIMEOUT_MS;
-	topts = (struct vroom_transport_opts){ c->opts.admin_timeout_ms, c->opts.interrupts,
-					       c->opts.file_bytes };
-	ret = vroom_address_parse(address, &c->address);
+	c->transport = t;
+	ret = map_shared(c);
 	if (!ret)
-		ret = map_shared(c);
+		ret = vroom_space_init(&c->space, t, c->address.text);
 	if (!ret)
-		ret = vroom_transport_choose(&c->address, c->opts.transport, &ops);
-	if (!ret)
-		ret = ops->open(&c->address, &topts, &c->transport);
+		ret = vroom_pool_init(&c->pool, &c->space);
 	if (!ret)
 		ret = check_capabilities(c);
 	if (!ret)
@@ -359,17 +349,82 @@ int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_
 	if (!ret && c->opts.dma_bytes)
 		ret = vroom_dma_reserve(c, c->opts.dma_bytes);
 	if (!ret)
-		ret = vroom_admin_init(c, ADMIN_ENTRIES);
+		ret = vroom_admin_init(c);
 	if (!ret)
 		ret = enable(c);
 	if (!ret)
-		c->admin_ready = true;
+		c->ready = true;
 	if (!ret)
 		ret = identify(c);
 	if (!ret)
 		ret = set_number_of_queues(c);
+	if (!ret)
+		vroom_hmb_lend(c);
+	return ret;
+}
+
+/* A copy of what the caller knows of OPTS, which may be less, or more, than this library does. */
+static int take_opts(struct vroom_ctrlr *c, const struct vroom_opts *opts, size_t size)
+{
+	if (opts && opts->size)
+		size = opts->size;
+	if (opts && size > sizeof(c->opts))
+		return vroom_fail(EPROTO, "vroom_opts has %zu bytes, this library's has %zu", size,
+				  sizeof(c->opts));
+	if (opts)
+		memcpy(&c->opts, opts, size);
+	if (!c->opts.io_timeout_ms)
+		c->opts.io_timeout_ms = DEFAULT_TIMEOUT_MS;
+	if (!c->opts.long_timeout_ms)
+		c->opts.long_timeout_ms = LONG_TIMEOUTS * c->opts.io_timeout_ms;
+	if (!c->opts.admin_timeout_ms)
+		c->opts.admin_timeout_ms = DEFAULT_TIMEOUT_MS;
+	return 0;
+}
+
+static int open_transport(struct vroom_ctrlr *c, struct vroom_transport **t)
+{
+	const struct vroom_transport_opts opts = {
+		.timeout_ms = c->opts.admin_timeout_ms,
+		.interrupts = c->opts.interrupts,
+		.file_bytes = c->opts.file_bytes,
+	};
+	const struct vroom_transport_ops *ops;
+	int ret = vroom_transport_choose(&c->address, c->opts.transport, &ops);
+
+	return ret ? ret : ops->open(&c->address, &opts, t);
+}
+
+int vroom_open_abi(unsigned abi, size_t opts_size, const char *address,
+		   const struct vroom_opts *opts, struct vroom_ctrlr **out)
+{
+	struct vroom_transport *t;
+	struct vroom_ctrlr *c;
+	int ret;
+
+	*out = NULL;
+	if (abi != VROOM_ABI)
+		return vroom_fail(EPROTO,
+				  "the program was compiled for interface %u of libvroom, this is "
+				  "%u (%s); compile it again",
+				  abi, VROOM_ABI, VROOM_VERSION);
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return vroom_fail(ENOMEM, "out of memory");
+	c->opener = getpid();
+	ret = take_opts(c, opts, opts_size);
+	if (!ret)
+		ret = vroom_address_parse(address, &c->address);
+	if (!ret)
+		ret = open_transport(c, &t);
 	if (ret) {
-		release(c, true);
+		free(c);
+		return ret;
+	}
+	ret = vroom_ctrlr_bring_up(c, t);
+	if (ret) {
+		/* Closing cuts the controller off, whatever state it is in. */
+		release(c, true, true);
 		return ret;
 	}
 	*out = c;
@@ -384,26 +439,37 @@ static void shut_down(struct vroom_ctrlr *c)
 
 	if (vroom_ctrlr_failed(c) || c->transport->ops->alive(c->transport))
 		return;
+	vroom_hmb_take_back(c);
 	if (write32(c, NVME_REG_CC, c->cc | NVME_SET(NVME_CC_SHN_NORMAL, NVME_CC_SHN)) == 0)
 		wait_csts(c, NVME_CSTS_SHST_MASK << NVME_CSTS_SHST_SHIFT,
 			  NVME_CSTS_SHST_DONE << NVME_CSTS_SHST_SHIFT, timeout_ms, "shutdown");
 }
 
+/* Off: nothing is written to our memory once it is somebody else's. True when that is known. */
+static bool turn_off(struct vroom_ctrlr *c)
+{
+	const struct vroom_transport_ops *ops = c->transport->ops;
+
+	if (!vroom_ctrlr_failed(c)) {
+		shut_down(c);
+		if (disable(c) == 0)
+			return true;
+	} else if (c->space.prefix[0]) {
+		/* May not obey, so nobody waits: the transport cuts it off as well. */
+		write32(c, NVME_REG_CC, c->cc & ~NVME_CC_EN_MASK);
+	}
+	return ops->cut_off && ops->cut_off(c->transport) == 0;
+}
+
 void vroom_close(struct vroom_ctrlr *c)
 {
-	bool owner;
+	bool owner, off;
 
 	if (!c)
 		return;
 	owner = c->opener == getpid();
-	if (owner && !vroom_ctrlr_failed(c)) {
-		shut_down(c);
-		disable(c); /* off: nothing is written to our memory once it is somebody else's */
-	} else if (owner && c->pool[0]) {
-		/* May not obey, so nobody waits: the transport cuts it off as well. */
-		write32(c, NVME_REG_CC, c->cc & ~NVME_CC_EN_MASK);
-	}
-	release(c, owner);
+	off = owner && turn_off(c);
+	release(c, owner, off);
 }
 
 void vroom_ctrlr_info(const struct vroom_ctrlr *c, struct vroom_ctrlr_info *out)
@@ -420,6 +486,7 @@ void vroom_ctrlr_info(const struct vroom_ctrlr *c, struct vroom_ctrlr_info *out)
 		.page_size = c->page_size,
 		.doorbells_mapped = c->transport->doorbells != NULL,
 		.nsid = c->address.nsid,
+		.host_memory = c->hmb.bytes,
 	};
 }
 
@@ -455,7 +522,7 @@ int vroom_namespace(struct vroom_ctrlr *c, uint32_t nsid, struct vroom_ns *out,
 	if (!nsid)
 		nsid = c->address.nsid ? c->address.nsid : 1;
 	sqe.nsid = nsid;
-	ret = vroom_admin(c, &sqe, &id, sizeof(id), false, &cqe);
+	ret = vroom_admin(c, &sqe, &id, sizeof(id), &cqe);
 	if (ret)
 		return ret;
 	if (cqe.status || !id.nsze) /* refused, or an inactive one: all zeroes */
@@ -486,66 +553,5 @@ int vroom_namespace(struct vroom_ctrlr *c, uint32_t nsid, struct vroom_ns *out,
 
 bool vroom_ctrlr_traps(const struct vroom_ctrlr *c)
 {
-	return c->address.kind == VROOM_ADDRESS_PCI && (c->id.oacs & NVME_OACS_DOORBELL_BUFFER);
-}
-
-/* Once, whichever thread comes first. */
-static int map_trapped_doorbells(struct vroom_ctrlr *c)
-{
-	int ret = 0;
-
-	vroom_lock(&c->shared->lock);
-	if (!c->trapped_doorbells) {
-		void *map = mmap(NULL, VROOM_TRAPPED_BYTES, PROT_READ | PROT_WRITE,
-				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-		if (map != MAP_FAILED)
-			c->trapped_doorbells = map;
-		else
-			ret = vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
-	}
-	vroom_unlock(&c->shared->lock);
-	return ret;
-}
-
-int vroom_ctrlr_doorbell(struct vroom_ctrlr *c, unsigned qid, bool completion,
-			 volatile uint32_t **doorbell, const volatile uint32_t **sleeping)
-{
-	static const uint32_t never = 0, always = 1;
-	struct vroom_transport *t = c->transport;
-	/* PCIe 3.1.2: 1000h + (2y + is_cq) * (4 << CAP.DSTRD). */
-	size_t offset = (size_t)(2 * qid + completion) * (4ul << NVME_GET(c->cap, NVME_CAP_DSTRD));
-	int ret;
-
-	if (t->doorbells && offset + 4 <= t->doorbell_bytes && !(qid && vroom_ctrlr_traps(c))) {
-		*doorbell = t->doorbells + offset / 4;
-		*sleeping = t->needs_kick ? t->needs_kick : &never;
-		return 0;
-	}
-	/* A word of our own, whose position tells vroom_ctrlr_ring_slow() which doorbell it is. */
-	ret = map_trapped_doorbells(c);
-	if (ret)
-		return ret;
-	if (offset + 4 > VROOM_TRAPPED_BYTES)
-		return vroom_fail(ENOTSUP,
-				  "%s: the doorbell of queue %u is %zu bytes away "
-				  "(CAP.DSTRD is %u)",
-				  c->address.text, qid, offset,
-				  (unsigned)NVME_GET(c->cap, NVME_CAP_DSTRD));
-	*doorbell = c->trapped_doorbells + offset / 4;
-	*sleeping = &always;
-	return 0;
-}
-
-void vroom_ctrlr_ring_slow(struct vroom_ctrlr *c, volatile uint32_t *doorbell, uint32_t value)
-{
-	size_t offset = (size_t)((uintptr_t)doorbell - (uintptr_t)c->trapped_doorbells);
-
-	if (c->trapped_doorbells && offset < VROOM_TRAPPED_BYTES) {
-		/* A failure shows at the next look at the controller's health. */
-		write32(c, NVME_REG_DOORBELLS + (uint32_t)offset, value);
-		return;
-	}
-	if (c->transport->ops->kick)
-		c->transport->ops->kick(c->transport);
+	return c->transport->on_bus && (c->id.oacs & NVME_OACS_DOORBELL_BUFFER);
 }

@@ -1,54 +1,68 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Physical Region Page entries and lists (Base 4.1.1). */
+#include "core/prp.h"
+
 #include <errno.h>
 
-#include "core/internal.h"
+#include "base/size.h"
 
-/*
- * A list page holds page_size / 8 entries; in all but the last page the final entry
- * points to the next page. PRP1 names the first page and, with two pages in all, PRP2
- * the second.
- */
-unsigned vroom_prp_list_pages(const struct vroom_ctrlr *c, uint64_t offset_in_page, size_t bytes)
+void vroom_prp_begin(struct vroom_prps *p, size_t page_size, uint64_t *list,
+		     const struct vroom_dma_window *window)
 {
-	size_t pages = (offset_in_page + bytes + c->page_size - 1) / c->page_size;
-	size_t per_page = c->page_size / sizeof(uint64_t);
-	size_t entries = pages - 1; /* PRP1 takes one */
-
-	if (pages <= 2)
-		return 0;
-	if (entries <= per_page)
-		return 1;
-	/* Every page but the last carries per_page - 1 of them. */
-	return (unsigned)((entries - 1 + per_page - 2) / (per_page - 1));
+	*p = (struct vroom_prps){ .page_size = page_size, .list = list };
+	if (window)
+		p->window = *window;
 }
 
-int vroom_prp_build(struct vroom_ctrlr *c, const void *va, size_t bytes, uint64_t *list,
-		    uint64_t *prp1, uint64_t *prp2)
+static int add_page(struct vroom_prps *p, uint64_t iova, size_t bytes)
 {
-	size_t page = c->page_size, per_page = page / sizeof(uint64_t);
-	uint64_t first = vroom_dma_iova(c, va);
-	const char *next = (const char *)va + (page - (first & (page - 1)));
-	const char *end = (const char *)va + bytes;
-	size_t at = 0;
+	uint64_t offset = iova & (p->page_size - 1);
 
-	if (first & 3)
+	if (p->open || (p->pages ? offset : iova & 3))
 		return -EINVAL;
-	*prp1 = first;
-	*prp2 = 0;
-	if (next >= end)
-		return 0;
-	if (end <= next + page) {
-		*prp2 = vroom_dma_iova(c, next);
-		return 0;
-	}
-	*prp2 = vroom_dma_iova(c, list);
-	for (; next < end; next += page) {
-		if (at % per_page == per_page - 1 && next + page < end) {
-			list[at] = vroom_dma_iova(c, &list[at + 1]);
-			at++;
-		}
-		list[at++] = vroom_dma_iova(c, next);
-	}
+	if (p->pages > VROOM_PRP_LIST_ENTRIES)
+		return -E2BIG;
+	if (p->pages == 0)
+		p->prp1 = iova;
+	else if (p->pages == 1)
+		p->second = iova;
+	if (p->pages == 2)
+		p->list[0] = p->second;
+	if (p->pages >= 2)
+		p->list[p->pages - 1] = iova;
+	p->pages++;
+	p->open = offset + bytes < p->page_size;
 	return 0;
+}
+
+int vroom_prp_add(struct vroom_prps *p, struct vroom_dma_space *space, const void *va, size_t bytes)
+{
+	struct vroom_dma_window *w = &p->window;
+	int ret = 0;
+
+	while (bytes && !ret) {
+		uintptr_t at = (uintptr_t)va;
+		uint64_t iova;
+		size_t n;
+
+		if (at - w->base >= w->bytes)
+			ret = vroom_space_find(space, va, w);
+		if (ret)
+			break;
+		iova = at + w->delta;
+		n = VROOM_MIN(bytes, p->page_size - (iova & (p->page_size - 1)));
+		if (n > w->bytes - (at -
+				    w->base)) /* a page of the controller's that is in two places */
+			return -EINVAL;
+		ret = add_page(p, iova, n);
+		va = (const char *)va + n;
+		bytes -= n;
+	}
+	return ret;
+}
+
+uint64_t vroom_prp_second(const struct vroom_prps *p, uint64_t list_iova)
+{
+	if (p->pages < 2)
+		return 0;
+	return p->pages == 2 ? p->second : list_iova;
 }

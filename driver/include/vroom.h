@@ -33,25 +33,33 @@
 #include "vroom_nvme.h"
 #include "vroom_qpair.h"
 
+#pragma GCC visibility push(default)
 #ifdef __cplusplus
 extern "C" {
 #endif
-#pragma GCC visibility push(default)
 
 /* The version of the library, as vroom.pc and `vroom --version` have it. */
-#define VROOM_VERSION "0.1.0"
+#define VROOM_VERSION "0.2.0"
 
 struct vroom_ctrlr;
 
 /* What vroom_open() may be told; zero everywhere is a good start. */
 struct vroom_opts {
+	/* sizeof(struct vroom_opts), or 0 for that of this header: so that it can grow. */
+	size_t size;
 	/* Milliseconds that a command may take before its queue pair fails; 0: 30000. */
 	unsigned io_timeout_ms;
+	/*
+	 * The same for commands that may work on a whole drive: flush, deallocate, write zeroes,
+	 * and vroom_prep_raw()'s; 0: ten times io_timeout_ms.
+	 */
+	unsigned long_timeout_ms;
 	/* Milliseconds for admin commands and for the transport's own messages; 0: 30000. */
 	unsigned admin_timeout_ms;
 	/* A plain file as address: at least this many bytes long, created or extended (sparse). */
 	uint64_t file_bytes;
-	/* Bytes of DMA memory to have ready before any fork; more is added on demand. */
+	/* Bytes of DMA memory to have ready before any fork, in one piece; more is added on demand.
+	 */
 	size_t dma_bytes;
 	/* I/O queue pairs to ask for; 0: 128. The controller may grant fewer. */
 	unsigned qpairs;
@@ -59,8 +67,11 @@ struct vroom_opts {
 	bool interrupts;
 	/* "pci" or "vfio" for a PCI function; NULL: what fits the driver that has the device. */
 	const char *transport;
+	/* A drive that asks for a host memory buffer (Base 5.27.1.10) gets none. */
+	bool no_host_memory;
 	/* Told, in one line, of what is no error but worth knowing; NULL: stderr is. */
-	void (*notice)(const char *line);
+	void (*notice)(void *arg, const char *line);
+	void *notice_arg;
 };
 
 /*
@@ -72,13 +83,24 @@ struct vroom_opts {
 int vroom_address_key(const char *address, char *key, uint32_t *nsid, char *path);
 
 /*
+ * What vroom_open() calls. -EPROTO: this program was compiled with the headers of another release
+ * of the library, whose inline functions do not fit.
+ */
+int vroom_open_abi(unsigned abi, size_t opts_size, const char *address,
+		   const struct vroom_opts *opts, struct vroom_ctrlr **out);
+
+/*
  * Opens the controller at ADDRESS (docs/addresses.md): checks CAP, disables and enables
  * the controller, identifies it and asks for queues (Base 3.5.1). *out is the caller's
  * until vroom_close(). OPTS may be NULL.
  * Errors: -ENOENT no such target, -EACCES, -EBUSY in use, -EINVAL bad address, -ENODEV not
  * an NVMe controller or gone, -ETIMEDOUT no answer in time, -EIO it refused a step.
  */
-int vroom_open(const char *address, const struct vroom_opts *opts, struct vroom_ctrlr **out);
+static inline int vroom_open(const char *address, const struct vroom_opts *opts,
+			     struct vroom_ctrlr **out)
+{
+	return vroom_open_abi(VROOM_ABI, sizeof(struct vroom_opts), address, opts, out);
+}
 
 /*
  * Lets go of CTRLR; in the process that opened it, notifies the controller of a normal
@@ -99,6 +121,7 @@ struct vroom_ctrlr_info {
 	size_t page_size;		/* bytes, CC.MPS */
 	bool doorbells_mapped;		/* doorbells are plain stores */
 	uint32_t nsid;			/* of the address' ,ns=N; 0: it names none */
+	size_t host_memory;		/* bytes lent as host memory buffer */
 };
 void vroom_ctrlr_info(const struct vroom_ctrlr *ctrlr, struct vroom_ctrlr_info *out);
 
@@ -117,7 +140,7 @@ int vroom_namespace(struct vroom_ctrlr *ctrlr, uint32_t nsid, struct vroom_ns *o
 		    struct nvme_id_ns *raw);
 
 /*
- * Makes sure that BYTES more of DMA memory can be allocated. Call it before forking: memory
+ * Makes sure that BYTES of DMA memory can be allocated in one piece. Call it before forking: memory
  * added later by a forked process can be reached by that process and the controller only.
  */
 int vroom_dma_reserve(struct vroom_ctrlr *ctrlr, size_t bytes);
@@ -129,11 +152,26 @@ int vroom_dma_reserve(struct vroom_ctrlr *ctrlr, size_t bytes);
 int vroom_dma_share(struct vroom_ctrlr *ctrlr, struct vroom_ctrlr *owner);
 
 /*
- * BYTES of memory that CTRLR can reach, aligned to ALIGN (a power of two; 0: a page), or
- * NULL. Shared with processes forked later. Contents are undefined.
+ * BYTES (at least 1) of memory that CTRLR can reach, aligned to ALIGN (a power of two; 0: a page),
+ * or NULL with vroom_error(). Pages of 4 KiB are the unit. Shared with processes forked later.
+ * Contents are undefined. It belongs to the process that asked; when that has ended it is freed.
+ * Free it, after its last command has completed, from any process. What a controller that failed
+ * may still write to is not handed out again before that one is known to be off.
  */
 void *vroom_dma_alloc(struct vroom_ctrlr *ctrlr, size_t bytes, size_t align);
 void vroom_dma_free(struct vroom_ctrlr *ctrlr, void *mem);
+
+/*
+ * Lets CTRLR reach BYTES of the caller's own memory at MEM, both multiples of 4096: buffers in it
+ * are not copied then. FD is what MEM maps from FD_OFFSET on, MAP_SHARED (a memfd, a file in
+ * hugetlbfs), for controllers in other processes (vfio-user); -1 does for vfio. For this process,
+ * and those that it forks later. The memory must stay until vroom_dma_unregister(). Errors:
+ * -EINVAL, -ENOTSUP the transport cannot (pci: addresses are physical), -ENOMEM.
+ */
+int vroom_dma_register(struct vroom_ctrlr *ctrlr, void *mem, size_t bytes, int fd,
+		       uint64_t fd_offset);
+/* -ENOENT: it was not registered so. Commands on it must have completed. */
+int vroom_dma_unregister(struct vroom_ctrlr *ctrlr, void *mem, size_t bytes);
 
 /*
  * Creates an I/O queue pair that holds DEPTH commands, or as many as CAP.MQES allows
@@ -154,12 +192,12 @@ int vroom_wait(struct vroom_qpair *const *qps, unsigned count, unsigned timeout_
 
 /*
  * Runs one admin command and waits for it. SQE's cid, prp1 and prp2 are filled in. BUF may
- * lie anywhere (it is copied through DMA memory); WRITE says that it goes to the controller.
- * CQE may be NULL. Returns 0 when the command completed, whatever its status: look at
- * cqe->status; with CQE NULL an unsuccessful status is -EIO.
+ * lie anywhere (up to 8192 bytes are copied through DMA memory); which way they go is in the
+ * opcode's bits 1:0 (Base 3.3.3.1). CQE may be NULL. Returns 0 when the command completed, whatever
+ * its status: look at cqe->status; with CQE NULL an unsuccessful status is -EIO.
  */
 int vroom_admin(struct vroom_ctrlr *ctrlr, const struct nvme_sqe *sqe, void *buf, size_t bytes,
-		bool write, struct nvme_cqe *cqe);
+		struct nvme_cqe *cqe);
 
 /* Words for a status: "LBA Out of Range (00h/80h)". Valid until the thread calls again. */
 const char *vroom_status_str(uint16_t status);
@@ -170,9 +208,9 @@ int vroom_status_errno(uint16_t status);
 /* The last failure of this thread in one line, without a newline; "" if none. */
 const char *vroom_error(void);
 
-#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 
 #endif

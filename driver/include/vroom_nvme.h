@@ -10,7 +10,15 @@
 #ifndef VROOM_NVME_H
 #define VROOM_NVME_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+/* Holds the size of a wire structure, in C and C++ from 2011 on. */
+#ifdef __cplusplus
+#define NVME_ASSERT(condition, source) static_assert(condition, source)
+#else
+#define NVME_ASSERT(condition, source) _Static_assert(condition, source)
+#endif
 
 /* Extract the bits NAME of VALUE: NVME_GET(cap, NVME_CAP_MQES). */
 #define NVME_GET(value, name) (((value) >> name##_SHIFT) & name##_MASK)
@@ -110,10 +118,35 @@ struct nvme_sqe {
 	uint32_t cdw14;
 	uint32_t cdw15;
 };
-_Static_assert(sizeof(struct nvme_sqe) == 64, "Base 3.3.3.1");
+NVME_ASSERT(sizeof(struct nvme_sqe) == 64, "Base 3.3.3.1");
 
 #define NVME_SQE_FUSE_MASK 0x03
 #define NVME_SQE_PSDT_MASK 0xc0
+
+/* The first block of a read, write or like: CDW10 and CDW11 (NVM 3.2). */
+static inline uint64_t nvme_sqe_slba(const struct nvme_sqe *sqe)
+{
+	return (uint64_t)sqe->cdw11 << 32 | sqe->cdw10;
+}
+
+static inline void nvme_sqe_set_slba(struct nvme_sqe *sqe, uint64_t slba)
+{
+	sqe->cdw10 = (uint32_t)slba;
+	sqe->cdw11 = (uint32_t)(slba >> 32);
+}
+
+/* Where a command's data goes: opcode bits 1:0, of admin and of I/O commands (Base 3.3.3.1). */
+enum nvme_direction {
+	NVME_NO_DATA = 0,
+	NVME_TO_CTRLR = 1,
+	NVME_TO_HOST = 2,
+	NVME_BOTH_WAYS = 3,
+};
+
+static inline enum nvme_direction nvme_direction(uint8_t opcode)
+{
+	return (enum nvme_direction)(opcode & 3);
+}
 
 /* Completion queue entry (Base 3.3.3.2). */
 struct nvme_cqe {
@@ -124,7 +157,13 @@ struct nvme_cqe {
 	uint16_t cid;
 	uint16_t status; /* bit 0: phase tag; bits 15:1: the status field */
 };
-_Static_assert(sizeof(struct nvme_cqe) == 16, "Base 3.3.3.2");
+NVME_ASSERT(sizeof(struct nvme_cqe) == 16, "Base 3.3.3.2");
+
+/* DW0 and DW1 of a completion: what commands with a 64-bit result return (NVM 3.2.10, append). */
+static inline uint64_t nvme_cqe_result(const struct nvme_cqe *cqe)
+{
+	return (uint64_t)cqe->dw1 << 32 | cqe->dw0;
+}
 
 /* Bits of nvme_cqe.status (Base 3.3.3.2.1). */
 #define NVME_STATUS_PHASE_SHIFT 0
@@ -252,12 +291,22 @@ enum nvme_feature {
 	NVME_FEAT_INTERRUPT_VECTOR = 0x09,
 	NVME_FEAT_WRITE_ATOMICITY = 0x0a,
 	NVME_FEAT_ASYNC_EVENT_CONFIG = 0x0b,
+	NVME_FEAT_HOST_MEMORY = 0x0d,
 	NVME_FEAT_KEEP_ALIVE_TIMER = 0x0f,
 };
 #define NVME_FEAT_FID_MASK  0xffu
 #define NVME_FEAT_SEL_SHIFT 8 /* Get Features: which value */
 #define NVME_FEAT_SEL_MASK  0x7u
 #define NVME_FEAT_SAVE	    (1u << 31)
+
+/* CDW11 of Host Memory Buffer, and an entry of its descriptor list (Base 5.27.1.10). */
+#define NVME_HMB_ENABLE 0x1u
+struct nvme_hmb_descriptor {
+	uint64_t address; /* aligned to CC.MPS */
+	uint32_t size;	  /* pages of CC.MPS */
+	uint32_t reserved;
+};
+NVME_ASSERT(sizeof(struct nvme_hmb_descriptor) == 16, "Base figure 328");
 
 enum nvme_feature_select {
 	NVME_FEAT_SEL_CURRENT = 0,
@@ -294,6 +343,17 @@ enum nvme_identify_cns {
 #define NVME_RW_FUA	 (1u << 30) /* force unit access */
 #define NVME_RW_LR	 (1u << 31) /* limited retry */
 
+/* The number of blocks that CDW12 names, from 1 on. */
+static inline uint32_t nvme_sqe_nlb(const struct nvme_sqe *sqe)
+{
+	return (sqe->cdw12 & NVME_RW_NLB_MASK) + 1;
+}
+
+static inline void nvme_sqe_set_nlb(struct nvme_sqe *sqe, uint32_t nlb)
+{
+	sqe->cdw12 = (sqe->cdw12 & ~NVME_RW_NLB_MASK) | ((nlb - 1) & NVME_RW_NLB_MASK);
+}
+
 /* CDW11 of dataset management (NVM 3.2.3). */
 #define NVME_DSM_DEALLOCATE 0x4u
 #define NVME_DSM_MAX_RANGES 256
@@ -302,14 +362,14 @@ struct nvme_dsm_range {
 	uint32_t nlb; /* blocks, not 0-based */
 	uint64_t slba;
 };
-_Static_assert(sizeof(struct nvme_dsm_range) == 16, "NVM figure 41");
+NVME_ASSERT(sizeof(struct nvme_dsm_range) == 16, "NVM figure 41");
 
 /* Power state descriptor (Base figure 276). */
 struct nvme_power_state {
 	uint16_t max_power; /* units of 10 mW */
 	uint8_t reserved[30];
 };
-_Static_assert(sizeof(struct nvme_power_state) == 32, "Base figure 276");
+NVME_ASSERT(sizeof(struct nvme_power_state) == 32, "Base figure 276");
 
 /* Identify Controller data structure (Base figure 275). */
 struct nvme_id_ctrlr {
@@ -346,8 +406,8 @@ struct nvme_id_ctrlr {
 	uint16_t wctemp; /* kelvin */
 	uint16_t cctemp;
 	uint16_t mtfa;
-	uint32_t hmpre;
-	uint32_t hmmin;
+	uint32_t hmpre;	     /* host memory buffer that is preferred, units of 4 KiB */
+	uint32_t hmmin;	     /* and the least that is of use */
 	uint8_t tnvmcap[16]; /* bytes, 128-bit little endian */
 	uint8_t unvmcap[16];
 	uint32_t rpmbs;
@@ -359,7 +419,9 @@ struct nvme_id_ctrlr {
 	uint16_t mntmt;
 	uint16_t mxtmt;
 	uint32_t sanicap;
-	uint8_t reserved332[180];
+	uint32_t hmminds; /* smallest piece of a host memory buffer, units of 4 KiB */
+	uint16_t hmmaxd;  /* pieces at most; 0: any number */
+	uint8_t reserved338[174];
 	uint8_t sqes; /* bits 3:0 required, 7:4 maximum, log2 bytes */
 	uint8_t cqes;
 	uint16_t maxcmd;
@@ -383,11 +445,11 @@ struct nvme_id_ctrlr {
 	struct nvme_power_state psd[32];
 	uint8_t vendor[1024];
 };
-_Static_assert(sizeof(struct nvme_id_ctrlr) == 4096, "Base figure 275");
-_Static_assert(__builtin_offsetof(struct nvme_id_ctrlr, oacs) == 256, "Base figure 275");
-_Static_assert(__builtin_offsetof(struct nvme_id_ctrlr, sqes) == 512, "Base figure 275");
-_Static_assert(__builtin_offsetof(struct nvme_id_ctrlr, subnqn) == 768, "Base figure 275");
-_Static_assert(__builtin_offsetof(struct nvme_id_ctrlr, psd) == 2048, "Base figure 275");
+NVME_ASSERT(sizeof(struct nvme_id_ctrlr) == 4096, "Base figure 275");
+NVME_ASSERT(offsetof(struct nvme_id_ctrlr, oacs) == 256, "Base figure 275");
+NVME_ASSERT(offsetof(struct nvme_id_ctrlr, sqes) == 512, "Base figure 275");
+NVME_ASSERT(offsetof(struct nvme_id_ctrlr, subnqn) == 768, "Base figure 275");
+NVME_ASSERT(offsetof(struct nvme_id_ctrlr, psd) == 2048, "Base figure 275");
 
 enum nvme_cntrltype {
 	NVME_CNTRLTYPE_UNREPORTED = 0,
@@ -414,7 +476,7 @@ struct nvme_lbaf {
 	uint8_t lbads; /* log2 of the block size */
 	uint8_t rp;
 };
-_Static_assert(sizeof(struct nvme_lbaf) == 4, "NVM figure 98");
+NVME_ASSERT(sizeof(struct nvme_lbaf) == 4, "NVM figure 98");
 
 /* Identify Namespace data structure (NVM figure 97). */
 struct nvme_id_ns {
@@ -458,9 +520,9 @@ struct nvme_id_ns {
 	struct nvme_lbaf lbaf[64];
 	uint8_t vendor[3712];
 };
-_Static_assert(sizeof(struct nvme_id_ns) == 4096, "NVM figure 97");
-_Static_assert(__builtin_offsetof(struct nvme_id_ns, nguid) == 104, "NVM figure 97");
-_Static_assert(__builtin_offsetof(struct nvme_id_ns, lbaf) == 128, "NVM figure 97");
+NVME_ASSERT(sizeof(struct nvme_id_ns) == 4096, "NVM figure 97");
+NVME_ASSERT(offsetof(struct nvme_id_ns, nguid) == 104, "NVM figure 97");
+NVME_ASSERT(offsetof(struct nvme_id_ns, lbaf) == 128, "NVM figure 97");
 
 /* The index of the format in use: FLBAS bits 6:5 above bits 3:0 (NVM figure 97). */
 static inline unsigned nvme_lba_format_index(uint8_t flbas)
@@ -494,7 +556,7 @@ struct nvme_error_log {
 	uint64_t cs;
 	uint8_t reserved40[24];
 };
-_Static_assert(sizeof(struct nvme_error_log) == 64, "Base figure 205");
+NVME_ASSERT(sizeof(struct nvme_error_log) == 64, "Base figure 205");
 
 /* SMART / Health Information log (Base figure 207); 16-byte fields are 128-bit counters. */
 struct nvme_smart_log {
@@ -517,7 +579,7 @@ struct nvme_smart_log {
 	uint64_t error_log_entries[2];
 	uint8_t reserved192[320];
 };
-_Static_assert(sizeof(struct nvme_smart_log) == 512, "Base figure 207");
+NVME_ASSERT(sizeof(struct nvme_smart_log) == 512, "Base figure 207");
 
 /* Asynchronous event: CDW0 of its completion (Base figure 146). */
 #define NVME_AER_TYPE_ERROR	  0u

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A first-fit allocator over a few large regions of shared memory.
+ *
+ * A region is hugetlbfs memory where enough huge pages are free, else an anonymous file. Neither
+ * has a name, so nothing is left behind however the process ends; only where addresses are physical
+ * it is a named file (struct vroom_dma_space, prefix).
+ *
+ * A region is a sequence of blocks, free or taken. What is known of a block is one word, in a table
+ * by unit at the block's first unit: its length, its state, its owner. The next block begins behind
+ * it. So a change is prepared where nobody looks, and made valid by one store of such a word: a
+ * process that is killed at any instruction leaves a sequence that is right.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <hugetlbfs.h>
+#include <limits.h>
+#include <numaif.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/size.h"
+#include "core/dma.h"
+
+/* Ordinary memory is taken page by page as it is touched, so that a generous size costs nothing. */
+#define REGION_BYTES (256ul << 20)
+/* The first region where memory is taken at once: huge pages, or locked ones. */
+#define REGION_BYTES_PINNED (4ul << 20)
+/* Each region is twice the one before, up to this: controllers allow only so many. */
+#define REGION_BYTES_MAX (16ul << 30)
+
+/* --- blocks ------------------------------------------------------------------------------------
+ */
+
+enum block_state {
+	BLOCK_FREE,
+	BLOCK_TAKEN,
+	BLOCK_KEPT_BACK, /* freed, but a suspect controller may write to it */
+};
+
+/* A block's word: units in the upper half; state, and the owner's pid, in the lower. */
+static uint64_t block_word(uint64_t units, enum block_state state, pid_t owner)
+{
+	return units << 32 | (uint64_t)state << 28 | (uint32_t)owner;
+}
+
+static uint64_t block_units(uint64_t word)
+{
+	return word >> 32;
+}
+
+static enum block_state block_state(uint64_t word)
+{
+	return (enum block_state)(word >> 28 & 0xf);
+}
+
+static pid_t block_owner(uint64_t word)
+{
+	return (pid_t)(word & 0xfffffff);
+}
+
+/* Release: what was prepared for the change is there before it. For a kill, not for readers. */
+static void set_block(struct vroom_dma_region *r, uint64_t unit, uint64_t word)
+{
+	__atomic_store_n(&r->block[unit], word, __ATOMIC_RELEASE);
+}
+
+/* Makes one of the free block at UNIT and all free ones behind it. Its units. */
+static uint64_t merge_free(struct vroom_dma_region *r, uint64_t unit)
+{
+	uint64_t end = r->bytes / VROOM_DMA_UNIT, units = block_units(r->block[unit]),
+		 merged = units;
+
+	while (unit + merged < end && block_state(r->block[unit + merged]) == BLOCK_FREE)
+		merged += block_units(r->block[unit + merged]);
+	if (merged != units)
+		set_block(r, unit, block_word(merged, BLOCK_FREE, 0));
+	return merged;
+}
+
+/* Takes UNITS from the free block at UNIT, SKIP units into it. */
+static void take_block(struct vroom_dma_region *r, uint64_t unit, uint64_t skip, uint64_t units)
+{
+	uint64_t rest = block_units(r->block[unit]) - skip - units;
+	uint64_t taken = block_word(units, BLOCK_TAKEN, getpid());
+
+	if (rest)
+		set_block(r, unit + skip + units, block_word(rest, BLOCK_FREE, 0));
+	if (skip)
+		set_block(r, unit + skip, taken);
+	set_block(r, unit, skip ? block_word(skip, BLOCK_FREE, 0) : taken);
+}
+
+/* The first free block with room for UNITS at ALIGN, SKIP units into it; false: there is none. */
+static bool find_room(struct vroom_dma_region *r, uint64_t units, size_t align, uint64_t *unit,
+		      uint64_t *skip)
+{
+	uint64_t end = r->bytes / VROOM_DMA_UNIT;
+
+	for (*unit = 0; *unit < end; *unit += block_units(r->block[*unit])) {
+		uintptr_t va = (uintptr_t)r->base + *unit * VROOM_DMA_UNIT;
+
+		*skip = (vroom_round_up(va, align) - va) / VROOM_DMA_UNIT;
+		if (block_state(r->block[*unit]) == BLOCK_FREE &&
+		    merge_free(r, *unit) >= *skip + units)
+			return true;
+	}
+	return false;
+}
+
+static bool any_suspect(const struct vroom_dma_pool *p)
+{
+	bool suspect = p->shared->tainted;
+
+	for (unsigned i = 0; i < p->spaces; i++)
+		suspect |= vroom_space_suspect(p->space[i]);
+	return suspect;
+}
+
+/* Frees the block at UNIT, or keeps it back. */
+static void give_back(const struct vroom_dma_pool *p, struct vroom_dma_region *r, uint64_t unit)
+{
+	enum block_state state = any_suspect(p) ? BLOCK_KEPT_BACK : BLOCK_FREE;
+
+	set_block(r, unit, block_word(block_units(r->block[unit]), state, 0));
+}
+
+/* Calls EACH for all blocks. The lock is held. */
+static void for_blocks(struct vroom_dma_pool *p,
+		       void (*each)(struct vroom_dma_pool *p, struct vroom_dma_region *r,
+				    uint64_t unit))
+{
+	for (unsigned i = 0; i < p->regions; i++) {
+		struct vroom_dma_region *r = &p->region[i];
+
+		for (uint64_t unit = 0; unit < r->bytes / VROOM_DMA_UNIT;
+		     unit += block_units(r->block[unit]))
+			each(p, r, unit);
+	}
+}
+
+static void free_if_kept_back(struct vroom_dma_pool *p, struct vroom_dma_region *r, uint64_t unit)
+{
+	if (block_state(r->block[unit]) == BLOCK_KEPT_BACK)
+		give_back(p, r, unit);
+}
+
+static void free_if_dead(struct vroom_dma_pool *p, struct vroom_dma_region *r, uint64_t unit)
+{
+	uint64_t word = r->block[unit];
+
+	if (block_state(word) == BLOCK_TAKEN && !vroom_process_alive(block_owner(word)))
+		give_back(p, r, unit);
+}
+
+void *vroom_pool_alloc(struct vroom_dma_pool *p, size_t bytes, size_t align)
+{
+	uint64_t units = vroom_round_up(bytes, VROOM_DMA_UNIT) / VROOM_DMA_UNIT, unit, skip;
+	void *mem = NULL;
+
+	vroom_lock(&p->shared->lock);
+	if (!any_suspect(p))
+		for_blocks(p, free_if_kept_back);
+	for (unsigned i = 0; i < p->regions && !mem; i++) {
+		struct vroom_dma_region *r = &p->region[i];
+
+		if (!find_room(r, units, align, &unit, &skip))
+			continue;
+		take_block(r, unit, skip, units);
+		mem = (char *)r->base + (unit + skip) * VROOM_DMA_UNIT;
+	}
+	vroom_unlock(&p->shared->lock);
+	return mem;
+}
+
+bool vroom_pool_has_room(struct vroom_dma_pool *p, size_t bytes)
+{
+	uint64_t units = vroom_round_up(bytes, VROOM_DMA_UNIT) / VROOM_DMA_UNIT, unit, skip;
+	bool found = false;
+
+	vroom_lock(&p->shared->lock);
+	for (unsigned i = 0; i < p->regions && !found; i++)
+		found = find_room(&p->region[i], units, VROOM_DMA_UNIT, &unit, &skip);
+	vroom_unlock(&p->shared->lock);
+	return found;
+}
+
+void vroom_pool_free_memory(struct vroom_dma_pool *p, void *mem)
+{
+	if (!mem)
+		return;
+	vroom_lock(&p->shared->lock);
+	for (unsigned i = 0; i < p->regions; i++) {
+		struct vroom_dma_region *r = &p->region[i];
+		uint64_t offset = (uintptr_t)mem - (uintptr_t)r->base, unit = 0;
+
+		if (offset >= r->bytes)
+			continue;
+		/* What begins at a unit is known by walking there: words in between are stale. */
+		while (unit * VROOM_DMA_UNIT < offset)
+			unit += block_units(r->block[unit]);
+		if (unit * VROOM_DMA_UNIT == offset && block_state(r->block[unit]) == BLOCK_TAKEN)
+			give_back(p, r, unit);
+		break;
+	}
+	vroom_unlock(&p->shared->lock);
+}
+
+void vroom_pool_free_dead(struct vroom_dma_pool *p)
+{
+	vroom_lock(&p->shared->lock);
+	for_blocks(p, free_if_dead);
+	vroom_unlock(&p->shared->lock);
+}
+
+/* --- regions -----------------------------------------------------------------------------------
+ */
+
+/*
+ * Maps BYTES of FD, which is closed when that fails, at a multiple of a huge page: so are IOVAs,
+ * and what is aligned for us is aligned for the controller. hugetlbfs reserves all pages at once.
+ */
+static void *map_fd(int fd, size_t bytes)
+{
+	char *room, *base = MAP_FAILED;
+
+	if (fd < 0)
+		return NULL;
+	room = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (room != MAP_FAILED && ftruncate(fd, (off_t)bytes) == 0) {
+		base = (char *)vroom_round_up((uintptr_t)room, align);
+		base = mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+	}
+	if (base != MAP_FAILED) {
+		munmap(room, (size_t)(base - room));
+		munmap(base + bytes, align - (size_t)(base - room));
+		return base;
+	}
+	if (room != MAP_FAILED)
+		munmap(room, bytes + align);
+	close(fd);
+	return NULL;
+}
+
+static bool map_huge(struct vroom_dma_region *r, size_t bytes)
+{
+	if (gethugepagesize() != (long)VROOM_HUGE_PAGE)
+		return false;
+	r->fd = hugetlbfs_unlinked_fd();
+	r->bytes = bytes;
+	r->base = map_fd(r->fd, bytes, VROOM_HUGE_PAGE);
+	return r->base != NULL;
+}
+
+/*
+ * Touches every page, so that it has its place; on the device's NUMA node if there is room. To
+ * touch what was reserved cannot fail.
+ */
+static void populate(const struct vroom_dma_region *r, int numa_node)
+{
+	unsigned long node = numa_node >= 0 ? 1ul << numa_node : 0;
+
+	if (node)
+		mbind(r->base, r->bytes, MPOL_PREFERRED, &node, sizeof(node) * 8, 0);
+	for (size_t at = 0; at < r->bytes; at += 1ul << r->page_shift)
+		((volatile char *)r->base)[at] = 0;
+}
+
+/* BYTES or more of huge pages in a file with a name. */
+static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vroom_dma_region *r,
+		      size_t bytes, bool *mounted)
+{
+	const char *dir = hugetlbfs_find_path_for_size(1l << shift);
+	char path[PATH_MAX];
+
+	if (!dir)
+		return false;
+	*mounted = true;
+	r->file = __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
+	r->page_shift = shift;
+	r->bytes = vroom_round_up(bytes, 1ul << shift);
+	snprintf(path, sizeof(path), "%s/%s.%u", dir, s->prefix, r->file);
+	r->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	r->base = map_fd(r->fd, r->bytes, 1ul << shift);
+	if (r->base)
+		populate(r, s->transport->numa_node);
+	else
+		unlink(path);
+	return r->base != NULL;
+}
+
+static int map_physical(const struct vroom_dma_pool *p, struct vroom_dma_region *r, size_t wanted,
+			size_t least)
+{
+	const struct vroom_dma_space *s = p->owner;
+	bool mounted = false;
+
+	if (map_named(s, 21, r, wanted, &mounted) || map_named(s, 21, r, least, &mounted) ||
+	    map_named(s, 30, r, least, &mounted))
+		return 0;
+	if (!mounted)
+		return vroom_fail(ENOENT,
+				  "%s: no hugetlbfs is mounted, which DMA without an IOMMU needs: "
+				  "vroom hugepages 64M, as root",
+				  s->name);
+	return vroom_fail(ENOMEM,
+			  "%s: not enough free huge pages for %zu MiB of DMA memory; reserve more: "
+			  "vroom hugepages %zuM, as root",
+			  s->name, least >> 20, least >> 19);
+}
+
+/* Memory for a region that holds BYTES: as large as its turn is, if there is so much. */
+static int map_region(const struct vroom_dma_pool *p, struct vroom_dma_region *r, size_t bytes)
+{
+	size_t least = vroom_round_up(bytes, VROOM_HUGE_PAGE);
+	size_t pinned =
+		VROOM_MAX(least, VROOM_MIN(REGION_BYTES_PINNED << p->regions, REGION_BYTES_MAX));
+	size_t sparse = VROOM_MAX(least, VROOM_MIN(REGION_BYTES << p->regions, REGION_BYTES_MAX));
+
+	if (p->owner->prefix[0])
+		return map_physical(p, r, pinned, least);
+	r->page_shift = VROOM_HUGE_SHIFT;
+	if (map_huge(r, pinned) || map_huge(r, least))
+		return 0;
+	r->bytes = p->owner->transport->pins ? pinned : sparse;
+	r->fd = memfd_create("vroom-dma", MFD_CLOEXEC);
+	r->base = map_fd(r->fd, r->bytes, VROOM_HUGE_PAGE);
+	return r->base ? 0
+		       : vroom_fail(ENOMEM, "%s: cannot map %zu bytes of DMA memory: %s",
+				    p->owner->name, r->bytes, strerror(errno));
+}
+
+static void unmap_region(struct vroom_dma_region *r)
+{
+	munmap(r->base, r->bytes);
+	close(r->fd);
+	if (r->block)
+		munmap(r->block, r->bytes / VROOM_DMA_UNIT * sizeof(*r->block));
+}
+
+/*
+ * A space that uses memory of another's pool by physical address gives it a second name, so that
+ * it stays until both controllers are off. Its number; 0: there are no names; negative: an error.
+ */
+static int64_t second_name(const struct vroom_dma_pool *p, const struct vroom_dma_space *s,
+			   const struct vroom_dma_region *r)
+{
+	const char *dir = hugetlbfs_find_path_for_size(1l << r->page_shift);
+	char from[PATH_MAX], to[PATH_MAX];
+	uint32_t file;
+
+	if (!s->prefix[0])
+		return 0;
+	if (s == p->owner)
+		return r->file;
+	if (!p->owner->prefix[0] || !dir)
+		return vroom_fail(ENOTSUP, "%s: cannot reach the memory of %s", s->name,
+				  p->owner->name);
+	file = __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
+	snprintf(from, sizeof(from), "%s/%s.%u", dir, p->owner->prefix, r->file);
+	snprintf(to, sizeof(to), "%s/%s.%u", dir, s->prefix, file);
+	if (link(from, to))
+		return vroom_fail(errno, "%s: cannot link %s: %s", s->name, from, strerror(errno));
+	return file;
+}
+
+static int reach_region(const struct vroom_dma_pool *p, struct vroom_dma_space *s,
+			const struct vroom_dma_region *r)
+{
+	struct vroom_dma_map map = {
+		.va = r->base, .bytes = r->bytes, .fd = r->fd, .page_shift = r->page_shift
+	};
+	int64_t file;
+
+	if (vroom_space_suspect(s)) /* nothing more for one that failed */
+		return 0;
+	file = second_name(p, s, r);
+	return file < 0 ? (int)file : vroom_space_map(s, &map, (uint32_t)file);
+}
+
+/* The lock is held. */
+static int add_region(struct vroom_dma_pool *p, struct vroom_dma_region *r)
+{
+	size_t units = r->bytes / VROOM_DMA_UNIT;
+	unsigned reached = 0;
+	int ret = 0;
+
+	r->block = mmap(NULL, units * sizeof(*r->block), PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (r->block == MAP_FAILED) {
+		r->block = NULL;
+		return vroom_fail(ENOMEM, "%s: out of memory", p->owner->name);
+	}
+	r->block[0] = block_word(units, BLOCK_FREE, 0);
+	while (reached < p->spaces && !ret)
+		ret = reach_region(p, p->space[reached++], r);
+	while (ret && reached)
+		vroom_space_unmap(p->space[--reached], r->base, r->bytes);
+	if (ret)
+		return ret;
+	p->region[p->regions] = *r;
+	__atomic_store_n(&p->regions, p->regions + 1, __ATOMIC_RELEASE);
+	return 0;
+}
+
+int vroom_pool_grow(struct vroom_dma_pool *p, size_t bytes, size_t align)
+{
+	struct vroom_dma_region r = { .fd = -1 };
+	int ret;
+
+	/* Regions begin at huge pages or at least at pages; what is coarser may have to skip. */
+	if (align > VROOM_DMA_UNIT)
+		bytes += align;
+	vroom_lock(&p->shared->lock);
+	if (p->regions == VROOM_MAX_REGIONS)
+		ret = vroom_fail(ENOMEM, "%s: all %d regions of DMA memory are in use",
+				 p->owner->name, VROOM_MAX_REGIONS);
+	else
+		ret = map_region(p, &r, bytes);
+	if (!ret) {
+		ret = add_region(p, &r);
+		if (ret)
+			unmap_region(&r);
+	}
+	vroom_unlock(&p->shared->lock);
+	return ret;
+}
+
+/* --- pools -------------------------------------------------------------------------------------
+ */
+
+int vroom_pool_init(struct vroom_dma_pool *p, struct vroom_dma_space *owner)
+{
+	memset(p, 0, sizeof(*p));
+	p->owner = owner;
+	p->space[p->spaces++] = owner;
+	p->shared = mmap(NULL, sizeof(*p->shared), PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (p->shared == MAP_FAILED) {
+		p->shared = NULL;
+		return vroom_fail(ENOMEM, "%s: out of memory", owner->name);
+	}
+	return vroom_lock_init(&p->shared->lock);
+}
+
+void vroom_pool_free(struct vroom_dma_pool *p)
+{
+	for (unsigned i = 0; i < p->regions; i++)
+		unmap_region(&p->region[i]);
+	p->regions = 0;
+	if (p->shared)
+		munmap(p->shared, sizeof(*p->shared));
+	p->shared = NULL;
+}
+
+int vroom_pool_share(struct vroom_dma_pool *p, struct vroom_dma_space *space)
+{
+	int ret = 0;
+
+	vroom_lock(&p->shared->lock);
+	for (unsigned i = 0; i < p->spaces; i++)
+		if (p->space[i] == space)
+			goto out_unlock;
+	if (p->spaces == VROOM_MAX_SPACES) {
+		ret = vroom_fail(ENOMEM, "%s: %d controllers use its memory already",
+				 p->owner->name, VROOM_MAX_SPACES);
+		goto out_unlock;
+	}
+	for (unsigned i = 0; i < p->regions && !ret; i++)
+		ret = reach_region(p, space, &p->region[i]);
+	if (!ret)
+		p->space[p->spaces++] = space;
+out_unlock:
+	vroom_unlock(&p->shared->lock);
+	return ret;
+}
+
+void vroom_pool_unshare(struct vroom_dma_pool *p, const struct vroom_dma_space *space, bool off)
+{
+	vroom_lock(&p->shared->lock);
+	for (unsigned i = 0; i < p->spaces; i++) {
+		if (p->space[i] != space)
+			continue;
+		p->shared->tainted |= !off;
+		p->space[i] = p->space[--p->spaces];
+		break;
+	}
+	vroom_unlock(&p->shared->lock);
+}

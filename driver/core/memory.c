@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* DMA memory as programs ask for it. */
+#include <errno.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "core/ctrlr.h"
+
+void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
+{
+	struct vroom_dma_pool *pool = &c->pool;
+	void *mem;
+
+	if (!align)
+		align = c->page_size;
+	align = VROOM_MAX(align, VROOM_DMA_UNIT);
+	if (!bytes || bytes > PTRDIFF_MAX / 2 || align > PTRDIFF_MAX / 2 || (align & (align - 1))) {
+		vroom_fail(EINVAL, "%s: cannot allocate %zu bytes of DMA memory at %zu",
+			   c->address.text, bytes, align);
+		return NULL;
+	}
+	mem = vroom_pool_alloc(pool, bytes, align);
+	if (!mem && c->ready) {
+		vroom_ctrlr_reclaim(c);
+		mem = vroom_pool_alloc(pool, bytes, align);
+	}
+	/* Others may take what was added, so more than once. */
+	for (int tries = 0; !mem && tries < 3 && !vroom_pool_grow(pool, bytes, align); tries++)
+		mem = vroom_pool_alloc(pool, bytes, align);
+	return mem;
+}
+
+void vroom_dma_free(struct vroom_ctrlr *c, void *mem)
+{
+	vroom_pool_free_memory(&c->pool, mem);
+}
+
+int vroom_dma_reserve(struct vroom_ctrlr *c, size_t bytes)
+{
+	if (bytes > PTRDIFF_MAX / 2)
+		return vroom_fail(EINVAL, "%s: cannot reserve %zu bytes", c->address.text, bytes);
+	/* Room for queues and lists besides. */
+	bytes += VROOM_HUGE_PAGE / 2;
+	return vroom_pool_has_room(&c->pool, bytes)
+		       ? 0
+		       : vroom_pool_grow(&c->pool, bytes, VROOM_DMA_UNIT);
+}
+
+int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
+{
+	int ret;
+
+	if (c == owner || c->lender == owner)
+		return 0;
+	if (c->lender)
+		return vroom_fail(EBUSY, "%s: shares the memory of %s already", c->address.text,
+				  c->lender->address.text);
+	ret = vroom_pool_share(&owner->pool, &c->space);
+	if (!ret)
+		c->lender = owner;
+	return ret;
+}
+
+int vroom_dma_register(struct vroom_ctrlr *c, void *mem, size_t bytes, int fd, uint64_t fd_offset)
+{
+	struct vroom_dma_map map = { .va = mem, .bytes = bytes, .fd = fd, .fd_offset = fd_offset };
+	uintptr_t both = (uintptr_t)mem | bytes;
+
+	if (!mem || !bytes || both % VROOM_DMA_UNIT)
+		return vroom_fail(EINVAL,
+				  "%s: memory to be registered must begin and end at multiples of "
+				  "%lu bytes",
+				  c->address.text, VROOM_DMA_UNIT);
+	if (c->space.prefix[0])
+		return vroom_fail(
+			ENOTSUP,
+			"%s: without an IOMMU only memory of vroom_dma_alloc() can be used "
+			"without a copy",
+			c->address.text);
+	if (vroom_space_overlaps(&c->space, mem, bytes))
+		return vroom_fail(EEXIST, "%s: can reach a part of the memory already",
+				  c->address.text);
+	/* As large pages as there are in it, for there are fewer of them then. */
+	map.page_shift = (unsigned)__builtin_ctzl(both);
+	return vroom_space_map(&c->space, &map, 0);
+}
+
+int vroom_dma_unregister(struct vroom_ctrlr *c, void *mem, size_t bytes)
+{
+	int ret = vroom_space_unmap(&c->space, mem, bytes);
+
+	return ret == -ENOENT
+		       ? vroom_fail(ENOENT, "%s: the memory was not registered so", c->address.text)
+		       : ret;
+}
