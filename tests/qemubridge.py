@@ -16,6 +16,7 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import itertools
 import json
 import os
 import signal
@@ -220,7 +221,8 @@ class Bridge:
         self.nvme = Function(machine, slots[0x010802], doorbell.free)
         self.regions = {**self.nvme.bars, CONFIG: (self.nvme.config, 4096)}
         self.dimms: dict[int, tuple[int, int]] = {}  # by slot: IOVA, size
-        self.connected: set[int] = set()  # vectors
+        self.connected: dict[int, int] = {}  # vectors, with their peers
+        self.peers = itertools.count(1)  # QEMU 7.2 crashes when one comes back
         self.commands = {
             VERSION: self.version,
             DMA_MAP: self.map,
@@ -283,12 +285,12 @@ class Bridge:
             raise Refused(errno.EINVAL, f"no interrupt {start + count - 1} of kind {index}")
         for vector in range(start, start + count) if eventfds else list(self.connected):
             if vector in self.connected:
-                self.machine.connect(vector + 1, None)
-                self.connected.remove(vector)
+                self.machine.connect(self.connected.pop(vector), None)
             if vector - start < len(fds):
-                self.machine.connect(vector + 1, fds[vector - start])
-                self.connected.add(vector)
-                self.nvme.send_messages(vector, self.doorbell, (vector + 1) << 16)
+                peer = next(self.peers)
+                self.machine.connect(peer, fds[vector - start])
+                self.connected[vector] = peer
+                self.nvme.send_messages(vector, self.doorbell, peer << 16)
         return b""
 
     def area(self, payload: bytes) -> tuple[int, int]:
