@@ -34,19 +34,25 @@ SUBSYSTEM = ("-device", "nvme-subsys,id=sub,nqn=together")
 ZONED = "zoned=on,zoned.zone_size=4M"
 
 
-def pattern(size: int, bs: int) -> bytes:
+def pattern(size: int, bs: int, start: int = 0) -> bytes:
     """What fio writes as verify_pattern=%o: each block is full of its own offset."""
-    return b"".join(struct.pack("<Q", at) * (bs // 8) for at in range(0, size, bs))
+    return b"".join(struct.pack("<Q", at) * (bs // 8) for at in range(start, start + size, bs))
 
 
-def first(image: Path, size: int) -> bytes:
+def first(image: Path, size: int, start: int = 0) -> bytes:
     with open(image, "rb") as file:
+        file.seek(start)
         return file.read(size)
 
 
 def offsets(bs: int, size: int = 8 * MIB, **settings) -> dict:
     return {"rw": "randwrite", "bs": bs, "size": size, "verify": "pattern",
             "verify_pattern": "%o", **settings}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind():
+    """In place of the suite's: no emulator is started here, and qemu_nvme looks for the rest."""
 
 
 def refusal(result: Result, words: str) -> None:
@@ -94,47 +100,55 @@ def test_data_is_in_the_image(qemu_nvme, name):
     block = int(dict(pair.split("=") for pair in shape.namespaces[0].options.split(",") if pair)
                 .get("logical_block_size", 512))  # fmt: skip
     assert (namespace["bytes"], namespace["block_bytes"]) == (64 * MIB, block)
-    good(fio(filename=nvme.socket, do_verify=0, iodepth=32, **offsets(max(block, 4 * KIB))))
-    assert first(nvme.images[0], 8 * MIB) == pattern(8 * MIB, max(block, 4 * KIB))
-    job = {"rw": "randwrite", "bsrange": f"{block}-1M", "size": "8M", "offset": "32M",
-           "verify": "crc32c", "iodepth": 8, "verify_state_save": 0}  # fmt: skip
+    job = {"rw": "randwrite", "bsrange": f"{block}-1M", "size": "16M", "offset": "32M",
+           "verify": "crc32c", "iodepth": 16, "verify_state_save": 0}  # fmt: skip
     good(fio(filename=nvme.socket, **job))
     checked = fio(filename=nvme.images[0], ioengine="psync", verify_only=True, **job)
     assert good(checked).jobs[0]["read"]["total_ios"] and "verify:" not in checked.text
 
 
-@pytest.mark.parametrize("bs", [512, 4 * KIB, 128 * KIB, MIB])
-@pytest.mark.parametrize("iodepth", [1, 32, 128])
+@pytest.mark.parametrize("bs, iodepth", [(512, 1), (512, 128), (4 * KIB, 32), (4 * KIB, 128),
+                                         (128 * KIB, 1), (MIB, 32), (MIB, 128)])  # fmt: skip
 def test_block_sizes_and_depths(qemu_nvme, bs, iodepth):
     nvme = qemu_nvme()
-    size = min(2048 * bs, 16 * MIB)
+    size = min(1024 * bs, 16 * MIB)
     good(fio(filename=nvme.socket, iodepth=iodepth, do_verify=0, **offsets(bs, size)))
     assert first(nvme.images[0], size) == pattern(size, bs)
     read = {**offsets(bs, size), "rw": "read"}
     good(fio(filename=nvme.socket, iodepth=iodepth, **read))
-    with open(nvme.images[0], "r+b") as file:  # the check can fail
-        file.seek(size - 1)
-        file.write(b"\xff")
-    assert fio(filename=nvme.socket, iodepth=iodepth, **read).status != 0
 
 
-@pytest.mark.parametrize("mode", [{}, {"thread": 1}, {"wait": "interrupt"}], ids=str)
-def test_jobs_side_by_side(qemu_nvme, mode):
+def test_reads_come_from_the_image(qemu_nvme):
     nvme = qemu_nvme()
-    job = {"offset_increment": "8M", "numjobs": 3, "iodepth": 16, "verify_state_save": 0}
-    good(fio(filename=nvme.socket, fsync=64, **job, **mode, **offsets(4 * KIB)))
-    assert first(nvme.images[0], 24 * MIB) == pattern(24 * MIB, 4 * KIB)
+    nvme.images[0].write_bytes(pattern(64 * MIB, 64 * KIB))
+    job = {**offsets(64 * KIB), "rw": "randread", "iodepth": 8, "filename": nvme.socket}
+    good(fio(**job))
+    with open(nvme.images[0], "r+b") as file:
+        file.seek(8 * MIB - 1)
+        file.write(b"\xff")
+    assert fio(**job).status != 0
+
+
+@pytest.mark.parametrize("shape, mode", [
+    ("default", {}), ("default", {"thread": 1}), ("default", {"wait": "interrupt"}),
+    ("vectors in a BAR", {"wait": "interrupt", "thread": 1}), ("SR-IOV", {"wait": "hybrid"}),
+])  # fmt: skip
+def test_jobs_side_by_side(qemu_nvme, shape, mode):
+    nvme = qemu_nvme(USED[shape][0])
+    job = {"offset_increment": "2M", "numjobs": 3, "iodepth": 16, "verify_state_save": 0}
+    good(fio(filename=nvme.socket, fsync=64, **job, **mode, **offsets(4 * KIB, 2 * MIB)))
+    assert first(nvme.images[0], 6 * MIB) == pattern(6 * MIB, 4 * KIB)
 
 
 def test_deeper_than_the_queue(qemu_nvme):
     nvme = qemu_nvme(Shape("mdts=1"))
     shown = json.loads(good(vroom("id", "--json", nvme.socket)).out)
     assert shown["max_queue_entries"] == 2048
-    good(fio(filename=nvme.socket, iodepth=5000, **offsets(512, 4 * MIB)))
-    assert first(nvme.images[0], 4 * MIB) == pattern(4 * MIB, 512)
+    good(fio(filename=nvme.socket, iodepth=5000, **offsets(512, 3 * MIB)))
+    assert first(nvme.images[0], 3 * MIB) == pattern(3 * MIB, 512)
     # Each of these is 128 commands.
-    good(fio(filename=nvme.socket, iodepth=48, **offsets(MIB, 48 * MIB)))
-    assert first(nvme.images[0], 48 * MIB) == pattern(48 * MIB, MIB)
+    good(fio(filename=nvme.socket, iodepth=24, **offsets(MIB, 24 * MIB)))
+    assert first(nvme.images[0], 24 * MIB) == pattern(24 * MIB, MIB)
 
 
 @pytest.mark.parametrize("name", ["default", "mdts=1", "4 KiB blocks"])
@@ -147,7 +161,7 @@ def test_trimmed_blocks_are_holes(qemu_nvme, name):
     data = first(image, 64 * MIB)
     assert data[8 * MIB : 24 * MIB] == bytes(16 * MIB)
     assert data.count(b"\xa5") == 48 * MIB
-    assert os.stat(image).st_blocks <= before - 16 * MIB // 512
+    assert before - os.stat(image).st_blocks > 15 * MIB // 512  # some are for bookkeeping
 
 
 @pytest.mark.parametrize("settings", [{"writefua": 1}, {"readfua": 1}, {"fdatasync": 8}], ids=str)
@@ -160,7 +174,7 @@ def test_durability_settings(qemu_nvme, settings):
 def test_more_memory_than_the_first_region(qemu_nvme):
     """The client maps a second one beside it, while the controller runs."""
     nvme = qemu_nvme()
-    job = {"numjobs": 3, "thread": 1, "iodepth": 32, "offset_increment": "20M"}
+    job = {"numjobs": 3, "thread": 1, "iodepth": 24, "offset_increment": "20M"}
     good(fio(filename=nvme.socket, **job, **offsets(4 * MIB, 20 * MIB)))
     assert first(nvme.images[0], 60 * MIB) == pattern(60 * MIB, 4 * MIB)
 
@@ -170,6 +184,38 @@ def test_the_command_measures(qemu_nvme):
     for arguments in (["-w", "randrw", "-q", "64", "-j", "2"], ["-W", "interrupt", "-q", "4"]):
         result = good(vroom("perf", "--json", "-t", "0.2", *arguments, nvme.socket))
         assert json.loads(result.out)["iops"] > 100
+
+
+@pytest.mark.parametrize("bs", [
+    4 * MIB,
+    pytest.param(5 * MIB, marks=pytest.mark.xfail(strict=True, reason="QEMU takes 1024 pages at "
+                 "most, whatever MDTS says; Linux never sends more, vroom does")),
+])  # fmt: skip
+def test_largest_command(qemu_nvme, bs):
+    nvme = qemu_nvme(Shape("mdts=0"))
+    good(fio(filename=nvme.socket, iodepth=2, do_verify=0, **offsets(bs, 4 * bs)))
+    assert first(nvme.images[0], 4 * bs) == pattern(4 * bs, bs)
+
+
+@pytest.mark.xfail(strict=True, reason="a request of one block is split for ever, into commands "
+                   "of no block, and no deadline ends it")  # fmt: skip
+def test_blocks_larger_than_a_command_may_move(qemu_nvme):
+    nvme = qemu_nvme(Shape("mdts=1", (Namespace(BLOCKS_64K),)))
+    refusal(vroom("perf", "-t", "0.1", "-o", "64K", nvme.socket, timeout=2), "65536")
+
+
+def test_far_beyond_32_bits_of_blocks(qemu_nvme):
+    nvme = qemu_nvme(Shape(namespaces=(Namespace(size=3 * 1024 * GIB + 512),)))
+    start = 2560 * GIB
+    job = {"filename": nvme.socket, "iodepth": 32, "size": 4 * MIB, "offset": start}
+    good(fio(do_verify=0, **{**offsets(4 * KIB), **job}))
+    assert first(nvme.images[0], 4 * MIB, start) == pattern(4 * MIB, 4 * KIB, start)
+    good(fio(rw="trim", bs="1M", **job))
+    assert first(nvme.images[0], 4 * MIB, start) == bytes(4 * MIB)
+    # The last block, which is alone.
+    last = {"offset": 3 * 1024 * GIB, "size": 512}
+    good(fio(filename=nvme.socket, **{**offsets(512), **last}))
+    assert first(nvme.images[0], 512, 3 * 1024 * GIB) == pattern(512, 512, 3 * 1024 * GIB)
 
 
 # --- several namespaces, or none ---------------------------------------------------------------
@@ -185,8 +231,7 @@ def test_namespaces_are_apart(qemu_nvme):
     for nsid, image in zip((2, 5, 7), nvme.images, strict=True):
         job = offsets(4 * KIB, 4 * MIB, offset=f"{nsid}M", filename=f"{nvme.socket},ns={nsid}")
         good(fio(iodepth=16, do_verify=0, **job))
-        written = b"".join(struct.pack("<Q", at) * 512
-                           for at in range(nsid * MIB, (nsid + 4) * MIB, 4 * KIB))  # fmt: skip
+        written = pattern(4 * MIB, 4 * KIB, nsid * MIB)
         size = 64 * MIB if nsid != 5 else 32 * MIB
         assert image.read_bytes() == (bytes(nsid * MIB) + written).ljust(size, b"\0")
     refusal(fio(filename=nvme.socket, rw="read"), "has no namespace 1")
@@ -231,7 +276,7 @@ def test_refused_in_one_line(qemu_nvme, name):
         refusal(result, words)
         assert "namespace 2" in result.vroom_lines[0]
     assert not nvme.images[1].read_bytes().strip(b"\0")
-    good(fio(filename=nvme.socket, rw="write", size="1M"))  # the one beside it is used
+    good(vroom("perf", "-t", "0.1", nvme.socket))  # the one beside it is used
 
 
 # --- errors ----------------------------------------------------------------------------------------
@@ -307,11 +352,10 @@ def test_killed_client_and_the_next(qemu_nvme):
 
 def test_queue_pair_of_a_killed_job_is_used_again(qemu_nvme):
     nvme = qemu_nvme(Shape("max_ioqpairs=2"))
-    job = {"name": "one", "ioengine": ENGINE, "filename": nvme.socket, "rw": "randwrite",
-           "size": "16M", "iodepth": 16, "time_based": True}  # fmt: skip
-    command = ["fio", *options(**job, runtime=30, numjobs=2), "--name=two", "--stonewall",
-               *options(**{**job, "name": "two", "numjobs": 2, "runtime": 0.2})]  # fmt: skip
-    command.remove("--name=two")
+    job = {"ioengine": ENGINE, "filename": nvme.socket, "rw": "randwrite", "size": "16M",
+           "iodepth": 16, "time_based": True, "numjobs": 2}  # fmt: skip
+    command = ["fio", *options(name="one", **job, runtime=30),
+               *options(name="two", stonewall=True, **job, runtime="200ms")]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     written = os.stat(nvme.images[0]).st_mtime_ns
     wait_for(lambda: os.stat(nvme.images[0]).st_mtime_ns != written, what="writes")
