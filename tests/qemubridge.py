@@ -25,20 +25,9 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterable
+from typing import NoReturn
 
-from rawclient import (
-    CONFIG,
-    DEVICE_RESET,
-    DMA_MAP,
-    DMA_UNMAP,
-    GET_INFO,
-    IRQ_INFO,
-    REGION_INFO,
-    REGION_READ,
-    REGION_WRITE,
-    SET_IRQS,
-    VERSION,
-)
+import rawclient as vfio
 
 ECAM, BARS = 0xB0000000, 0xC0000000  # where in the machine's memory
 DIMM_PORT = 0xA00  # ACPI's memory hotplug: selector, and control at 14h
@@ -116,18 +105,10 @@ class Machine:
         raise ConnectionError("QEMU has ended")
 
     def read(self, address: int, count: int) -> bytes:
-        if count in (1, 2, 4, 8) and address % count == 0:
-            value = int(self.test(f"read{'bwlq'[count.bit_length() - 1]} {address:#x}"), 16)
-            return value.to_bytes(8, "little")[:count]
         return bytes.fromhex(self.test(f"read {address:#x} {count:#x}")[2:])
 
     def write(self, address: int, data: bytes) -> None:
-        count = len(data)
-        if count in (1, 2, 4, 8) and address % count == 0:
-            value = int.from_bytes(data, "little")
-            self.test(f"write{'bwlq'[count.bit_length() - 1]} {address:#x} {value:#x}")
-        else:
-            self.test(f"write {address:#x} {count:#x} 0x{data.hex()}")
+        self.test(f"write {address:#x} {len(data):#x} 0x{data.hex()}")
 
     def get(self, address: int, width: int = 4) -> int:
         return int.from_bytes(self.read(address, width), "little")
@@ -201,10 +182,6 @@ class Function:
         self.machine.put(control, self.machine.get(control, 2) | 0x8000, 2)  # function level
         self.enable()
 
-    def send_messages(self, vector: int, address: int, data: int) -> None:
-        self.machine.write(self.table + 16 * vector, struct.pack("<QI", address, data))
-        self.machine.put(self.table + 16 * vector + 12, 0)  # not masked
-
 
 class Bridge:
     """The vfio-user server: one client after the other."""
@@ -219,21 +196,21 @@ class Bridge:
         doorbell = Function(machine, slots[0x050000], BARS)  # class of ivshmem: RAM
         self.doorbell = doorbell.bars[0][0] + 12
         self.nvme = Function(machine, slots[0x010802], doorbell.free)
-        self.regions = {**self.nvme.bars, CONFIG: (self.nvme.config, 4096)}
+        self.regions = {**self.nvme.bars, vfio.CONFIG: (self.nvme.config, 4096)}
         self.dimms: dict[int, tuple[int, int]] = {}  # by slot: IOVA, size
         self.connected: dict[int, int] = {}  # vectors, with their peers
         self.peers = itertools.count(1)  # QEMU 7.2 crashes when one comes back
         self.commands = {
-            VERSION: self.version,
-            DMA_MAP: self.map,
-            DMA_UNMAP: self.unmap,
-            GET_INFO: lambda payload, fds: struct.pack("<IIII", 16, 3, 9, 5),
-            REGION_INFO: self.region_info,
-            IRQ_INFO: self.irq_info,
-            SET_IRQS: self.set_irqs,
-            REGION_READ: self.read,
-            REGION_WRITE: self.write,
-            DEVICE_RESET: self.reset,
+            vfio.VERSION: self.version,
+            vfio.DMA_MAP: self.map,
+            vfio.DMA_UNMAP: self.unmap,
+            vfio.GET_INFO: lambda payload, fds: struct.pack("<IIII", 16, 3, 9, 5),
+            vfio.REGION_INFO: self.region_info,
+            vfio.IRQ_INFO: self.irq_info,
+            vfio.SET_IRQS: self.set_irqs,
+            vfio.REGION_READ: self.read,
+            vfio.REGION_WRITE: self.write,
+            vfio.DEVICE_RESET: self.reset,
         }
 
     def version(self, payload: bytes, fds: list[int]) -> bytes:
@@ -290,7 +267,8 @@ class Bridge:
                 peer = next(self.peers)
                 self.machine.connect(peer, fds[vector - start])
                 self.connected[vector] = peer
-                self.nvme.send_messages(vector, self.doorbell, peer << 16)
+                message = struct.pack("<QII", self.doorbell, peer << 16, 0)  # not masked
+                self.machine.write(self.nvme.table + 16 * vector, message)
         return b""
 
     def area(self, payload: bytes) -> tuple[int, int]:
@@ -351,30 +329,34 @@ class Bridge:
                 client.sendall(struct.pack("<HHIII", *header) + reply)
 
 
-def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if len(sys.argv) < 3:
-        print(f"usage: {sys.argv[0]} SOCKET QEMU'S-OPTIONS...", file=sys.stderr)
-        return 2
-    machine = Machine(sys.argv[2:])
-    try:
-        bridge = Bridge(machine)
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(sys.argv[1])
+def serve_all(path: str, machine: Machine) -> NoReturn:
+    bridge = Bridge(machine)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        try:
             listener.listen(1)
-            print(f"listening on {sys.argv[1]}", flush=True)
+            print(f"listening on {path}", flush=True)
             while True:
                 client, _ = listener.accept()
                 with client, contextlib.suppress(ConnectionResetError, BrokenPipeError):
                     bridge.serve(client)
                 bridge.forget_client()
-    except (ConnectionError, Refused) as error:
+        finally:
+            os.unlink(path)
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    if len(sys.argv) < 3:
+        print(f"usage: {sys.argv[0]} SOCKET QEMU'S-OPTIONS...", file=sys.stderr)
+        return 2
+    try:
+        with contextlib.closing(Machine(sys.argv[2:])) as machine:
+            serve_all(sys.argv[1], machine)
+    except (OSError, Refused) as error:
         print(f"qemubridge: {error}", file=sys.stderr)
         return 1
-    finally:
-        machine.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(sys.argv[1])
 
 
 if __name__ == "__main__":
