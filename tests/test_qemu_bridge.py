@@ -47,7 +47,7 @@ def first(image: Path, size: int, start: int = 0) -> bytes:
 
 def offsets(bs: int, size: int = 8 * MIB, **settings) -> dict:
     return {"rw": "randwrite", "bs": bs, "size": size, "verify": "pattern",
-            "verify_pattern": "%o", **settings}  # fmt: skip
+            "verify_pattern": "%o", "verify_state_save": 0, **settings}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def test_reads_come_from_the_image(qemu_nvme):
 ])  # fmt: skip
 def test_jobs_side_by_side(qemu_nvme, shape, mode):
     nvme = qemu_nvme(USED[shape][0])
-    job = {"offset_increment": "2M", "numjobs": 3, "iodepth": 16, "verify_state_save": 0}
+    job = {"offset_increment": "2M", "numjobs": 3, "iodepth": 16}
     good(fio(filename=nvme.socket, fsync=64, **job, **mode, **offsets(4 * KIB, 2 * MIB)))
     assert first(nvme.images[0], 6 * MIB) == pattern(6 * MIB, 4 * KIB)
 
