@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from guest import Result
 
-pytest_plugins = ["vm_fixtures"]  # of vm/
+pytest_plugins = ["vm_fixtures", "qemu_fixtures"]  # vm_fixtures is of vm/
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
