@@ -225,7 +225,7 @@ void vroom_pool_free_dead(struct vroom_dma_pool *p)
  * Maps BYTES of FD, which is closed when that fails, at a multiple of a huge page: so are IOVAs,
  * and what is aligned for us is aligned for the controller. hugetlbfs reserves all pages at once.
  */
-static void *map_fd(int fd, size_t bytes)
+static void *map_fd(int fd, size_t bytes, size_t align)
 {
 	char *room, *base = MAP_FAILED;
 
