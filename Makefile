@@ -44,8 +44,11 @@ $(BUILD)/libvroom.a: $(LIB_OBJECTS)
 	rm -f $@
 	$(AR) rcs $@ $^
 
-$(BUILD)/libvroom.so: $(LIB_OBJECTS)
-	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libvroom.so.0 $^ $(LIBS) -o $@
+# Before 1.0, a minor release may change the interface: the name that programs are linked with says so.
+SONAME := libvroom.so.$(basename $(VERSION))
+$(BUILD)/libvroom.so: $(LIB_OBJECTS) driver/libvroom.map
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) \
+		-Wl,--version-script=driver/libvroom.map $(LIB_OBJECTS) $(LIBS) -o $@
 
 $(BUILD)/vroom: $(CLI_OBJECTS) $(BUILD)/libvroom.a
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
@@ -189,8 +192,9 @@ install: all ## Headers, libraries, vroom.pc, the command and the engine (PREFIX
 	install -m 755 $(BUILD)/vroom $(DESTDIR)$(BINDIR)
 	install -m 644 driver/include/*.h $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 $(BUILD)/libvroom.a $(BUILD)/vroom.so $(DESTDIR)$(LIBDIR)
-	install -m 644 $(BUILD)/libvroom.so $(DESTDIR)$(LIBDIR)/libvroom.so.0
-	ln -sf libvroom.so.0 $(DESTDIR)$(LIBDIR)/libvroom.so
+	install -m 644 $(BUILD)/libvroom.so $(DESTDIR)$(LIBDIR)/libvroom.so.$(VERSION)
+	ln -sf libvroom.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libvroom.so
 	install -m 644 $(BUILD)/vroom.pc $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 driver/cli/completion.bash $(DESTDIR)$(COMPLETIONDIR)/vroom
 

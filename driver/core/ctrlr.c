@@ -510,6 +510,53 @@ int vroom_namespaces(struct vroom_ctrlr *c, uint32_t *nsids, int max)
 	}
 }
 
+/* The command set of namespace NSID (Base 5.17.2.4); NVM's where the controller does not say. */
+static uint8_t command_set(struct vroom_ctrlr *c, uint32_t nsid)
+{
+	const struct nvme_sqe sqe = { .opcode = NVME_ADMIN_IDENTIFY,
+				      .nsid = nsid,
+				      .cdw10 = NVME_CNS_NS_DESCRIPTORS };
+	uint8_t list[NVME_IDENTIFY_BYTES];
+	struct nvme_cqe cqe;
+
+	if (!(NVME_GET(c->cap, NVME_CAP_CSS) & NVME_CAP_CSS_IOCS) ||
+	    vroom_admin(c, &sqe, list, sizeof(list), &cqe) || cqe.status)
+		return NVME_CSI_NVM;
+	for (size_t at = 0; at + 5 <= sizeof(list) && list[at + 1]; at += 4 + list[at + 1])
+		if (list[at] == NVME_NIDT_CSI)
+			return list[at + 4];
+	return NVME_CSI_NVM;
+}
+
+/* What vroom cannot use of a namespace, said in one line. */
+static int check_namespace(struct vroom_ctrlr *c, uint32_t nsid, const struct nvme_lbaf *format)
+{
+	uint8_t csi = command_set(c, nsid);
+
+	if (csi != NVME_CSI_NVM)
+		return vroom_fail(ENOTSUP,
+				  "%s: namespace %u is %s, vroom drives those of the NVM command "
+				  "set",
+				  c->address.text, nsid,
+				  csi == NVME_CSI_ZNS ? "zoned" : "of an unknown command set");
+	if (format->lbads < 9 || format->lbads > 16)
+		return vroom_fail(ENOTSUP,
+				  "%s: namespace %u has blocks of 2^%u bytes, vroom uses "
+				  "512 to 65536",
+				  c->address.text, nsid, format->lbads);
+	if (c->max_transfer >> format->lbads == 0)
+		return vroom_fail(ENOTSUP,
+				  "%s: namespace %u has blocks of %u bytes, but the controller "
+				  "moves %zu at most (MDTS)",
+				  c->address.text, nsid, 1u << format->lbads, c->max_transfer);
+	if (format->ms)
+		return vroom_fail(ENOTSUP,
+				  "%s: namespace %u is formatted with %u bytes of metadata "
+				  "a block, which vroom does not use; format it without",
+				  c->address.text, nsid, format->ms);
+	return 0;
+}
+
 int vroom_namespace(struct vroom_ctrlr *c, uint32_t nsid, struct vroom_ns *out,
 		    struct nvme_id_ns *raw)
 {
@@ -530,16 +577,9 @@ int vroom_namespace(struct vroom_ctrlr *c, uint32_t nsid, struct vroom_ns *out,
 	if (raw)
 		*raw = id;
 	format = &id.lbaf[nvme_lba_format_index(id.flbas)];
-	if (format->lbads < 9 || format->lbads > 16)
-		return vroom_fail(ENOTSUP,
-				  "%s: namespace %u has blocks of 2^%u bytes, vroom uses "
-				  "512 to 65536",
-				  c->address.text, nsid, format->lbads);
-	if (format->ms)
-		return vroom_fail(ENOTSUP,
-				  "%s: namespace %u is formatted with %u bytes of metadata "
-				  "a block, which vroom does not use; format it without",
-				  c->address.text, nsid, format->ms);
+	ret = check_namespace(c, nsid, format);
+	if (ret)
+		return ret;
 	*out = (struct vroom_ns){
 		.nsid = nsid,
 		.lba_size = 1u << format->lbads,
