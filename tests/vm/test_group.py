@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
+from conftest import BUILD, ROOT
 from test_vm import good, refused
 
 JOB = {"rw": "randwrite", "bs": "4k", "size": "2M", "verify": "crc32c", "verify_state_save": 0,
@@ -81,3 +84,77 @@ def test_a_group_goes_to_one_program(guest, pair, fio):
     finally:
         guest.run("pkill -INT -x vroom")
         good(guest.finish(running))
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def reach() -> str:
+    """Asks controllers what they reach: tests/vm/reach.c."""
+    done = subprocess.run(["make", "-s", "build/tests/vm/reach"], cwd=ROOT, text=True,
+                          capture_output=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return f"{BUILD}/tests/vm/reach"
+
+
+# What a controller is not to reach the IOMMU reports: no trouble, in these tests.
+FORGET_FAULTS = "status=$?; dmesg --clear; exit $status"
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "none"])
+def test_a_controller_reaches_what_is_mapped_and_nothing_when_cut_off(guest, drive, reach, driver):
+    main = drive("main")
+    good(main.bind("--driver", driver))
+    good(guest.run(f"{reach} {main.bdf}; {FORGET_FAULTS}"))
+
+
+def test_functions_of_a_group_share_what_both_have_mapped(guest, pair, reach):
+    one, other = pair
+    good(guest.run(f"vroom bind {one.name} {other.name}"))
+    good(guest.run(f"{reach} {one.bdf} {other.bdf}; {FORGET_FAULTS}"))
+
+
+# --- what is left as it was found ------------------------------------------------------------
+
+
+def command_register(guest, bdf: str) -> int:
+    """Of the function's configuration space (PCI 3.0, 6.2.2)."""
+    read = guest.run(f"od -An -tx2 -j4 -N2 /sys/bus/pci/devices/{bdf}/config")
+    return int(good(read).out, 16)
+
+
+def test_intx_is_off_while_polling_and_as_before_afterwards(guest, drive):
+    main = drive("main")
+    good(main.bind("--driver", "none"))
+    before = command_register(guest, main.bdf)
+    assert not before & 0x400
+    running = guest.start(f"exec vroom perf -t 4 {main.bdf}")
+    guest.run(
+        f"until vroom list | grep '^{main.bdf}' | grep -q 'in use'; do sleep 0.1; done; sleep 1"
+    )
+    during = command_register(guest, main.bdf)
+    good(guest.finish(running))
+    assert during & 0x404 == 0x404  # INTx off, bus master on
+    assert command_register(guest, main.bdf) == before & ~4
+
+
+@pytest.mark.parametrize("plant", ["ln -s {victim} {lock}", "ln {victim} {lock}", "mkfifo {lock}"],
+                         ids=["symlink", "hard link", "pipe"])  # fmt: skip
+def test_what_is_planted_in_place_of_the_lock_file_is_not_touched(guest, drive, plant):
+    main = drive("main")
+    names = {"victim": "/run/lock/victim", "lock": f"/run/lock/vroom-{main.bdf}"}
+    good(
+        guest.run(
+            "echo precious > {victim}; rm -f {lock}; ".format(**names) + plant.format(**names)
+        )
+    )
+    try:
+        refused(main.bind(), names["lock"], "not vroom's lock file")
+        assert main.driver == "nvme"
+        assert good(guest.run("cat {victim}; stat -c %a {victim}".format(**names))).out == (
+            "precious\n644\n"
+        )
+    finally:
+        good(guest.run("rm {victim} {lock}".format(**names)))
+    good(main.bind())
