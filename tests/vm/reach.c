@@ -179,6 +179,8 @@ static void test_two(struct drive *a, struct drive *b, const struct memory *m, c
 	check(in_child(unmap, a, iova) == 0 && reaches(b, m, iova),
 	      "one's unmapping is not the other's");
 	check(map(a, m) == iova && reaches(a, m, iova), "it is found there again");
+	/* From here on the IOMMU lets it through to all it wants, on the other's behalf. */
+	check(map(b, &a->queues) == a->queues_iova, "its queues, too, are the other's");
 	check(in_child(cut_off, a, 0) == 0, "one is cut off");
 	check(!reaches(a, m, iova), "the one that is cut off reaches nothing");
 	check(reaches(b, m, iova), "the other works on");
