@@ -392,7 +392,8 @@ int cli_bind(int argc, char **argv)
 			return 1;
 	}
 	for (unsigned i = 0; i < a.devices; i++)
-		name_rest_of_group(&a, &a.device[i]);
+		if (!i || a.device[i].iommu_group != a.device[i - 1].iommu_group)
+			name_rest_of_group(&a, &a.device[i]);
 	return 0;
 }
 

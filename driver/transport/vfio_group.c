@@ -6,7 +6,6 @@
  */
 #include "transport/vfio_group.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/vfio.h>
@@ -23,15 +22,17 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/size.h"
+#include "pci/sysfs.h"
 #include "transport/iommufd.h"
 
 #define MAX_MAPPINGS 4096
 #define MAX_RANGES   16
 #define MAX_MEMBERS  64
+#define CDEV_MAX     300
 
 /* Addresses below 4 GiB are the last choice: interrupts and old devices have theirs there. */
 #define FIRST_IOVA (1ull << 32)
-/* Beyond what IOMMUs translate; keeps sums from running over. */
+/* More than is ever mapped; keeps sums from running over. */
 #define LAST_IOVA ((1ull << 56) - 1)
 /* Where the kernel does not say: what the smallest IOMMUs in use translate. */
 #define DEFAULT_LAST_IOVA ((1ull << 39) - 1)
@@ -117,7 +118,7 @@ static int iommu_unmap(const struct vroom_vfio_group *g, const struct mapping *m
 
 /* --- the address space ---------------------------------------------------------------------- */
 
-/* A process died in the middle of a change: what it was about to map or unmap is unmapped. */
+/* When a process died in the middle of a change, what it was about to map or unmap is unmapped. */
 static void lock_space(const struct vroom_vfio_group *g)
 {
 	struct address_space *s = g->space;
@@ -191,8 +192,7 @@ static int map_failed(const struct address_space *s, const char *name, size_t by
 			  strerror(err));
 }
 
-/* Maps WANT, whose address is chosen. Its slot is taken before the IOMMU knows: no address gets
- * lost. */
+/* Maps WANT. Its slot is taken before the IOMMU is told, so that no address gets lost. */
 static int add_locked(const struct vroom_vfio_function *f, const char *name, struct mapping *want,
 		      uint64_t align)
 {
@@ -367,43 +367,28 @@ static int open_ioas(struct vroom_vfio_group *g, const struct vroom_device *d, c
 	return 0;
 }
 
-/* Notes the ranges of one capability of the container's. */
-static void take_ranges(struct address_space *s, const struct vfio_info_cap_header *header)
-{
-	const struct vfio_iommu_type1_info_cap_iova_range *cap =
-		(const struct vfio_iommu_type1_info_cap_iova_range *)(const void *)header;
-
-	for (uint32_t i = 0; i < cap->nr_iovas && s->ranges < MAX_RANGES; i++) {
-		struct vfio_iova_range r = cap->iova_ranges[i];
-
-		r.end = VROOM_MIN(r.end, (uint64_t)LAST_IOVA);
-		if (r.start < r.end)
-			s->range[s->ranges++] = r;
-	}
-}
-
 /* What the IOMMU translates; old kernels do not say. iommufd chooses addresses by itself. */
 static void find_ranges(const struct vroom_vfio_group *g)
 {
+	union {
+		struct vfio_iommu_type1_info info;
+		char room[4096]; /* for its capabilities, each with the offset of the next */
+	} u = { .info.argsz = sizeof(u) };
+	const struct vfio_iommu_type1_info_cap_iova_range *cap;
 	struct address_space *s = g->space;
-	struct vfio_iommu_type1_info size = { .argsz = sizeof(size) }, *info = NULL;
+	bool told = g->fd >= 0 && ioctl(g->iommu, VFIO_IOMMU_GET_INFO, &u) == 0 &&
+		    u.info.flags & VFIO_IOMMU_INFO_CAPS && u.info.argsz <= sizeof(u);
 
-	if (g->fd >= 0 && !ioctl(g->iommu, VFIO_IOMMU_GET_INFO, &size))
-		info = calloc(1, size.argsz);
-	if (info) {
-		info->argsz = size.argsz;
-		if (ioctl(g->iommu, VFIO_IOMMU_GET_INFO, info) ||
-		    !(info->flags & VFIO_IOMMU_INFO_CAPS))
-			info->cap_offset = 0;
+	for (uint32_t at = told ? u.info.cap_offset : 0; at; at = cap->header.next) {
+		cap = (const void *)(u.room + at);
+		if (cap->header.id != VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE)
+			continue;
+		for (uint32_t i = 0; i < cap->nr_iovas && s->ranges < MAX_RANGES; i++) {
+			s->range[s->ranges] = cap->iova_ranges[i];
+			s->range[s->ranges++].end =
+				VROOM_MIN(cap->iova_ranges[i].end, (uint64_t)LAST_IOVA);
+		}
 	}
-	for (uint32_t at = info ? info->cap_offset : 0; at;) {
-		const struct vfio_info_cap_header *header = (const void *)((const char *)info + at);
-
-		if (header->id == VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE)
-			take_ranges(s, header);
-		at = header->next;
-	}
-	free(info);
 	if (!s->ranges)
 		s->range[s->ranges++] =
 			(struct vfio_iova_range){ .start = FIRST_IOVA, .end = DEFAULT_LAST_IOVA };
@@ -478,22 +463,21 @@ static int group_get_locked(const struct vroom_device *d, const char *name, bool
 	return 0;
 }
 
-/* The function's own character device, "" when the kernel has none for it. */
-static void find_cdev(const struct vroom_device *d, char *path, size_t size)
+static bool on_cdev(const char *name, void *path)
 {
-	char dir[128];
-	struct dirent *entry;
-	DIR *at;
+	snprintf(path, CDEV_MAX, "/dev/vfio/devices/%s", name);
+	return true;
+}
+
+/* The function's own character device, "" when the kernel has none for it that can be opened. */
+static void find_cdev(const struct vroom_device *d, char path[CDEV_MAX])
+{
+	char directory[128];
 
 	path[0] = '\0';
-	snprintf(dir, sizeof(dir), "/sys/bus/pci/devices/%s/vfio-dev", d->bdf);
-	at = opendir(dir);
-	while (at && (entry = readdir(at)))
-		if (entry->d_name[0] != '.')
-			snprintf(path, size, "/dev/vfio/devices/%s", entry->d_name);
-	if (at)
-		closedir(at);
-	if (path[0] && (access(path, R_OK | W_OK) || access("/dev/iommu", R_OK | W_OK)))
+	snprintf(directory, sizeof(directory), VROOM_PCI_DEVICES "/%s/vfio-dev", d->bdf);
+	if (vroom_for_entries(directory, on_cdev, path) &&
+	    (access(path, R_OK | W_OK) || access("/dev/iommu", R_OK | W_OK)))
 		path[0] = '\0';
 }
 
@@ -537,7 +521,7 @@ static int join(struct vroom_vfio_function *f, const char *name)
 int vroom_vfio_open(const struct vroom_device *d, const char *name, struct vroom_vfio_function *f)
 {
 	struct vroom_vfio_group *g = NULL;
-	char cdev[300];
+	char cdev[CDEV_MAX];
 	int ret;
 
 	*f = (struct vroom_vfio_function){ .fd = -1 };
@@ -550,7 +534,7 @@ int vroom_vfio_open(const struct vroom_device *d, const char *name, struct vroom
 	ret = vroom_device_check_group(d);
 	if (ret)
 		return ret;
-	find_cdev(d, cdev, sizeof(cdev));
+	find_cdev(d, cdev);
 	pthread_mutex_lock(&groups_lock);
 	ret = group_get_locked(d, name, cdev[0], &g);
 	pthread_mutex_unlock(&groups_lock);
