@@ -374,19 +374,23 @@ static void find_ranges(const struct vroom_vfio_group *g)
 		struct vfio_iommu_type1_info info;
 		char room[4096]; /* for its capabilities, each with the offset of the next */
 	} u = { .info.argsz = sizeof(u) };
-	const struct vfio_iommu_type1_info_cap_iova_range *cap;
+	struct vfio_iommu_type1_info_cap_iova_range cap;
 	struct address_space *s = g->space;
 	bool told = g->fd >= 0 && ioctl(g->iommu, VFIO_IOMMU_GET_INFO, &u) == 0 &&
 		    u.info.flags & VFIO_IOMMU_INFO_CAPS && u.info.argsz <= sizeof(u);
 
-	for (uint32_t at = told ? u.info.cap_offset : 0; at; at = cap->header.next) {
-		cap = (const void *)(u.room + at);
-		if (cap->header.id != VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE)
+	/* Copied: the kernel does not align them. */
+	for (uint32_t at = told ? u.info.cap_offset : 0; at; at = cap.header.next) {
+		const char *range = u.room + at + sizeof(cap);
+
+		memcpy(&cap, u.room + at, sizeof(cap));
+		if (cap.header.id != VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE)
 			continue;
-		for (uint32_t i = 0; i < cap->nr_iovas && s->ranges < MAX_RANGES; i++) {
-			s->range[s->ranges] = cap->iova_ranges[i];
-			s->range[s->ranges++].end =
-				VROOM_MIN(cap->iova_ranges[i].end, (uint64_t)LAST_IOVA);
+		for (uint32_t i = 0; i < cap.nr_iovas && s->ranges < MAX_RANGES; i++) {
+			struct vfio_iova_range *r = &s->range[s->ranges++];
+
+			memcpy(r, range + i * sizeof(*r), sizeof(*r));
+			r->end = VROOM_MIN(r->end, (uint64_t)LAST_IOVA);
 		}
 	}
 	if (!s->ranges)
