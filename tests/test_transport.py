@@ -240,12 +240,12 @@ def test_descriptors_of_a_refusal_are_closed(fake, memfd):
 
 
 @pytest.mark.parametrize("info, bytes_there, words", [
-    (region(), 0x1000, "up to 8192 of a file of 4096 bytes"),
-    (region(offset=0x1000), 0x2000, "up to 12288 of a file of 8192 bytes"),
-    (region(offset=(1 << 64) - 0x1000), 0x2000, "of a file of 8192 bytes"),
-    (region(area=(0x1000, 0x2000)), 0x8000, "4096 to 12288 of a BAR0 of 8192 bytes"),
-    (region(area=(0x1000, (1 << 64) - 0x1000)), 0x8000, "of a BAR0 of 8192 bytes"),
-    (region(area=(0, 1 << 63)), 0x8000, "of a BAR0 of 8192 bytes"),
+    (region(), 0x1000, "beyond its file of 4096 bytes"),
+    (region(offset=0x1000), 0x2000, "beyond its file of 8192 bytes"),
+    (region(offset=(1 << 64) - 0x1000), 0x2000, "beyond its file of 8192 bytes"),
+    (region(area=(0x1000, 0x2000)), 0x8000, "beyond its BAR0 of 8192 bytes"),
+    (region(area=(0x1000, (1 << 64) - 0x1000)), 0x8000, "beyond its BAR0 of 8192 bytes"),
+    (region(area=(0, 1 << 63)), 0x8000, "beyond its BAR0 of 8192 bytes"),
 ], ids=range(6))  # fmt: skip
 def test_region_that_is_not_there_is_refused(fake, memfd, info, bytes_there, words):
     fake.region_info, fake.files = info, {REGION_INFO: [memfd(bytes_there)]}

@@ -38,7 +38,8 @@ static int count_fds(void)
 
 	while (dir && readdir(dir))
 		n++;
-	closedir(dir);
+	if (dir)
+		closedir(dir);
 	return n;
 }
 

@@ -25,7 +25,7 @@ int vroom_fail(int err, const char *format, ...)
 	va_end(args);
 	bytes = strlen(line) + 1;
 	if (bytes > sizeof(error_line)) { /* a long name loses its middle; the reason comes last */
-		memcpy(line + head, "...", 3);
+		memset(line + head, '.', 3);
 		memmove(line + head + 3, line + bytes - tail, tail);
 		bytes = sizeof(error_line);
 	}

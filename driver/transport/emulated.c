@@ -26,7 +26,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,19 +104,10 @@ static char *format(const char *fmt, ...)
 	return text;
 }
 
-/* Appends TEXT to ARGV, which has room for it. False: TEXT is NULL, out of memory. */
-static bool append(char **argv, char *text)
+static void free_arguments(char **argv, unsigned n)
 {
-	while (*argv)
-		argv++;
-	*argv = text;
-	return text;
-}
-
-static void free_arguments(char **argv)
-{
-	for (char **arg = argv; arg && *arg; arg++)
-		free(*arg);
+	while (n)
+		free(argv[--n]);
 	free(argv);
 }
 
@@ -137,45 +127,45 @@ static char *namespace_argument(const struct vroom_address *addr, uint64_t file_
 		      options);
 }
 
-/* The command's arguments, allocated, or NULL: out of memory. It gets its socket as fd 3 and its
+/* The command's N arguments and a NULL, or NULL: out of memory. It gets its socket as fd 3 and its
  * report pipe as fd 4. */
-static char **build_arguments(const struct vroom_address *addr, uint64_t file_bytes)
+static char **build_arguments(const struct vroom_address *addr, uint64_t file_bytes, unsigned *n)
 {
-	char options[PATH_MAX], ns_options[PATH_MAX + 1] = "", *ns_end = ns_options;
-	char *state = NULL, **argv;
-	size_t most = 8;
-	bool good;
+	char options[PATH_MAX], ns_options[PATH_MAX + 1] = "", *end = ns_options, *state = NULL;
+	unsigned most = 8;
+	bool good = true;
+	char **argv;
 
 	for (const char *c = addr->options; *c; c++)
 		most += *c == ',';
 	argv = calloc(most, sizeof(*argv));
 	if (!argv)
 		return NULL;
-	good = append(argv, strdup("vroom")) && append(argv, strdup("emulate")) &&
-	       append(argv, strdup("--fd=3")) && append(argv, strdup("--report-fd=4"));
+	*n = 0;
+	argv[(*n)++] = strdup("vroom");
+	argv[(*n)++] = strdup("emulate");
+	argv[(*n)++] = strdup("--fd=3");
+	argv[(*n)++] = strdup("--report-fd=4");
 	memcpy(options, addr->options, sizeof(options));
-	for (char *item = strtok_r(options, ",", &state); item && good;
-	     item = strtok_r(NULL, ",", &state)) {
+	for (char *item = strtok_r(options, ",", &state); item; item = strtok_r(NULL, ",", &state))
 		if (is_namespace_option(item))
-			ns_end += sprintf(ns_end, ",%s", item); /* no more than OPTIONS holds */
+			end += sprintf(end, ",%s", item); /* no more than OPTIONS holds */
 		else
-			good = append(argv, format("--%s", item));
-	}
-	if (good && addr->kind == VROOM_ADDRESS_FILE && file_bytes)
-		good = append(argv, format("--extend=%llu", (unsigned long long)file_bytes));
-	if (good && append(argv, namespace_argument(addr, file_bytes, ns_options)))
+			argv[(*n)++] = format("--%s", item);
+	if (addr->kind == VROOM_ADDRESS_FILE && file_bytes)
+		argv[(*n)++] = format("--extend=%llu", (unsigned long long)file_bytes);
+	argv[(*n)++] = namespace_argument(addr, file_bytes, ns_options);
+	for (unsigned i = 0; i < *n; i++)
+		good &= argv[i] != NULL;
+	if (good)
 		return argv;
-	free_arguments(argv);
+	free_arguments(argv, *n);
 	return NULL;
 }
 
-/* From here to exec only what a signal handler may do: other threads' locks may be held. */
+/* From here to exec nothing that needs a lock: another thread may have held it. */
 static void run_controller(const char *command, char **argv, int socket, int report)
 {
-	struct iovec why[4] = { { .iov_base = (char *)"cannot run ", .iov_len = 11 },
-				{ .iov_base = (char *)(uintptr_t)command,
-				  .iov_len = strlen(command) },
-				{ .iov_base = (char *)": ", .iov_len = 2 } };
 	sigset_t none;
 
 	setsid();
@@ -188,9 +178,8 @@ static void run_controller(const char *command, char **argv, int socket, int rep
 		_exit(127);
 	close_range(5, ~0u, 0);
 	execv(command, argv);
-	why[3].iov_base = (char *)(uintptr_t)strerrordesc_np(errno);
-	why[3].iov_len = strlen(why[3].iov_base);
-	_exit(writev(4, why, 4) < 0 ? 126 : 127);
+	dprintf(4, "cannot run %s: %s\n", command, strerrordesc_np(errno));
+	_exit(127);
 }
 
 /* What the process in the middle says to the program, on the controller's socket. */
@@ -241,13 +230,14 @@ int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
 {
 	char command[PATH_MAX], **argv;
 	int pair[2], report[2], ret;
+	unsigned nr_args;
 	struct birth b;
 
 	memset(out, 0, sizeof(*out));
 	ret = find_command(command, sizeof(command));
 	if (ret)
 		return ret;
-	argv = build_arguments(addr, file_bytes);
+	argv = build_arguments(addr, file_bytes, &nr_args);
 	if (!argv)
 		return vroom_fail(ENOMEM, "%s: out of memory", addr->text);
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -271,14 +261,14 @@ int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
 	out->socket = pair[0];
 	out->report_fd = report[0];
 	close(pair[1]);
-	free_arguments(argv);
+	free_arguments(argv, nr_args);
 	return 0;
 
 out_pair:
 	close(pair[0]);
 	close(pair[1]);
 out_free:
-	free_arguments(argv);
+	free_arguments(argv, nr_args);
 	return ret;
 }
 
@@ -321,31 +311,27 @@ static bool has_ended(const struct vroom_emulated *e, uint64_t timeout_ms)
 /* Stopped, by a signal or a debugger. */
 static bool is_stopped(pid_t pid)
 {
-	char path[32], text[256];
+	char path[32], text[256] = "";
 	const char *state;
-	FILE *file;
-	size_t n;
+	int fd;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	file = fopen(path, "re");
-	if (!file)
-		return false;
-	n = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[n] = '\0';
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) < 0)
+		text[0] = '\0';
+	if (fd >= 0)
+		close(fd);
 	state = strrchr(text, ')'); /* of "PID (NAME) STATE ..." */
-	return state && (state[1] == ' ') && (state[2] == 'T' || state[2] == 't');
+	return state && (!strncmp(state, ") T", 3) || !strncmp(state, ") t", 3));
 }
 
 int vroom_emulated_kill(const struct vroom_emulated *e, const char *name)
 {
 	syscall(SYS_pidfd_send_signal, e->pidfd, SIGKILL, NULL, 0);
-	return has_ended(e, END_MS)
-		       ? 0
-		       : vroom_fail(ETIMEDOUT,
-				    "%s: the emulated controller (process %d) was killed and has "
-				    "not ended within %d ms",
-				    name, e->pid, END_MS);
+	if (has_ended(e, END_MS))
+		return 0;
+	return vroom_fail(ETIMEDOUT, "%s: process %d, the emulated controller, does not end", name,
+			  e->pid);
 }
 
 void vroom_emulated_close(struct vroom_emulated *e, bool end)

@@ -39,6 +39,21 @@ struct vfio_user {
 	int64_t sleep_word; /* offset into BAR0 that the server announced, or -1 */
 };
 
+/* A message of BYTES at OUT without descriptors, answered with LEAST bytes to IN, which may be OUT.
+ */
+static int ask(struct vfio_user *v, uint16_t command, const void *out, size_t bytes, void *in,
+	       size_t least)
+{
+	struct vfio_user_message m = { .command = command,
+				       .payload = out,
+				       .bytes = bytes,
+				       .reply = in,
+				       .capacity = least,
+				       .least = least };
+
+	return vfio_user_exchange(&v->client, &m);
+}
+
 static int region_access(struct vfio_user *v, bool write, uint32_t region, uint64_t offset,
 			 void *value, unsigned width, unsigned timeout_ms)
 {
@@ -117,13 +132,9 @@ static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_map *dm
 
 static int vfio_user_dma_unmap(struct vroom_transport *t, uint64_t iova, size_t bytes)
 {
-	struct vfio_user *v = (struct vfio_user *)t;
 	struct vfio_user_dma_unmap unmap = { .argsz = sizeof(unmap), .addr = iova, .size = bytes };
-	struct vfio_user_message m = { .command = VFIO_USER_DMA_UNMAP,
-				       .payload = &unmap,
-				       .bytes = sizeof(unmap) };
 
-	return vfio_user_exchange(&v->client, &m);
+	return ask((struct vfio_user *)t, VFIO_USER_DMA_UNMAP, &unmap, sizeof(unmap), NULL, 0);
 }
 
 /* A process that has ended writes to nobody's memory. */
@@ -200,15 +211,9 @@ static int negotiate(struct vfio_user *v)
 static int check_device(struct vfio_user *v)
 {
 	struct vfio_user_device_info info = { .argsz = sizeof(info) };
-	struct vfio_user_message m = { .command = VFIO_USER_DEVICE_GET_INFO,
-				       .payload = &info,
-				       .bytes = sizeof(info),
-				       .reply = &info,
-				       .capacity = sizeof(info),
-				       .least = sizeof(info) };
 	uint32_t class = 0;
 	uint16_t command = 0;
-	int ret = vfio_user_exchange(&v->client, &m);
+	int ret = ask(v, VFIO_USER_DEVICE_GET_INFO, &info, sizeof(info), &info, sizeof(info));
 
 	if (ret)
 		return ret;
@@ -264,8 +269,7 @@ static bool find_mappable(const char *reply, size_t bytes, uint64_t *offset, uin
 	return true;
 }
 
-/* Maps SIZE bytes at OFFSET of BAR0, which lies in FD; whoever touched more than is there would be
- * killed. */
+/* Maps SIZE bytes at OFFSET of BAR0, which lies in FD. To touch more than is there is deadly. */
 static int map_doorbells(struct vfio_user *v, const struct vfio_region_info *info, int fd,
 			 uint64_t offset, uint64_t size)
 {
@@ -274,15 +278,12 @@ static int map_doorbells(struct vfio_user *v, const struct vfio_region_info *inf
 	char *map;
 
 	if (size > info->size || offset > info->size - size)
-		return vroom_fail(
-			EPROTO, "%s: announces doorbells at %llu to %llu of a BAR0 of %llu bytes",
-			v->client.name, (unsigned long long)offset,
-			(unsigned long long)(offset + size), (unsigned long long)info->size);
+		return vroom_fail(EPROTO, "%s: announces doorbells beyond its BAR0 of %llu bytes",
+				  v->client.name, (unsigned long long)info->size);
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
 	    (end < info->offset || end > (uint64_t)st.st_size))
-		return vroom_fail(
-			EPROTO, "%s: announces doorbells up to %llu of a file of %llu bytes",
-			v->client.name, (unsigned long long)end, (unsigned long long)st.st_size);
+		return vroom_fail(EPROTO, "%s: announces doorbells beyond its file of %llu bytes",
+				  v->client.name, (unsigned long long)st.st_size);
 	map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
 		   (off_t)(info->offset + offset));
 	if (map == MAP_FAILED)
@@ -379,13 +380,7 @@ static int vfio_user_set_irq(struct vroom_transport *t, unsigned vector, int fd)
 static int count_vectors(struct vfio_user *v)
 {
 	struct vfio_irq_info info = { .argsz = sizeof(info), .index = VFIO_PCI_MSIX_IRQ_INDEX };
-	struct vfio_user_message m = { .command = VFIO_USER_DEVICE_GET_IRQ_INFO,
-				       .payload = &info,
-				       .bytes = sizeof(info),
-				       .reply = &info,
-				       .capacity = sizeof(info),
-				       .least = sizeof(info) };
-	int ret = vfio_user_exchange(&v->client, &m);
+	int ret = ask(v, VFIO_USER_DEVICE_GET_IRQ_INFO, &info, sizeof(info), &info, sizeof(info));
 
 	v->base.vectors = ret ? 0 : info.count;
 	return ret;
@@ -455,9 +450,7 @@ static int setup_msix(struct vfio_user *v, bool wanted)
 
 static int vfio_user_reset(struct vroom_transport *t)
 {
-	struct vfio_user_message m = { .command = VFIO_USER_DEVICE_RESET };
-
-	return vfio_user_exchange(&((struct vfio_user *)t)->client, &m);
+	return ask((struct vfio_user *)t, VFIO_USER_DEVICE_RESET, NULL, 0, NULL, 0);
 }
 
 static int connect_socket(struct vfio_user *v, const char *path)
