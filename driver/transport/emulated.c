@@ -6,8 +6,8 @@
  *
  * It is nobody's child: a program that waits for its children must neither wait for it nor get
  * its status. A process in the middle starts it and ends; that one's end sends no signal and is
- * seen by who asks with __WCLONE only. Both are raw clones: fork() would run handlers of the
- * program (pthread_atfork), which this is none of the business of.
+ * seen by who asks with __WCLONE only. Both are raw clones: fork() would run the program's handlers
+ * (pthread_atfork) as well, which expect a fork of the program.
  */
 #include "transport/emulated.h"
 
@@ -192,6 +192,7 @@ static void run_middle(const char *command, char **argv, int socket, int report)
 {
 	struct birth b = { .pidfd = -1 };
 
+	/* Flags, stack, where the pidfd goes: the other two differ from one machine to the next. */
 	b.pid = (pid_t)syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, NULL, &b.pidfd, NULL, NULL);
 	if (b.pid == 0)
 		run_controller(command, argv, socket, report);
@@ -300,9 +301,11 @@ static bool has_ended(const struct vroom_emulated *e, uint64_t timeout_ms)
 	struct pollfd p = { .fd = e->pidfd, .events = POLLIN };
 	uint64_t now = vroom_now_ms(), deadline = now + timeout_ms;
 
-	for (; poll(&p, 1, (int)(deadline - now)) != 1; now = vroom_now_ms())
+	while (poll(&p, 1, now < deadline ? (int)(deadline - now) : 0) != 1) {
 		if (now >= deadline)
 			return false;
+		now = vroom_now_ms();
+	}
 	/* A program that adopts orphans (PR_SET_CHILD_SUBREAPER, or process 1) is its parent. */
 	waitid(P_PIDFD, (id_t)e->pidfd, NULL, WEXITED | WNOHANG);
 	return true;
