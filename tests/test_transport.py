@@ -292,6 +292,17 @@ def test_process_killed_in_the_middle_of_an_exchange(fake, stop):
     assert len(told["read"]) == 2
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_process_killed_in_the_call_that_takes_its_answer(fake, whole):
+    """All of an answer was taken, or nobody knows how much: then each process is told so."""
+    fake.cuts, fake.pause = ([], 0) if whole else ([20], 0.05)
+    told = steps(fake.path, "victim-receiving", "read", "read")
+    assert told["victim-receiving"] == [(0, "")]
+    for number, line in told["read"]:
+        assert number == (0 if whole else GONE)
+        assert whole or (str(fake.path) in line and "was killed while it read an answer" in line)
+
+
 def test_processes_killed_anywhere_leave_a_working_connection_or_one_line(fake):
     fake.cuts, fake.pause = list(range(1, 40, 3)), 0.0005
     told = steps(fake.path, *(word for ms in range(24) for word in (f"victim={ms}", "read")))
