@@ -32,7 +32,7 @@ EXAMPLES := $(patsubst driver/examples/%.c,$(BUILD)/examples/%,$(wildcard driver
 
 all: driver engine ## Everything: the driver and the engine
 
-driver: $(BUILD)/vroom $(BUILD)/libvroom.a $(BUILD)/libvroom.so $(BUILD)/vroom.pc $(EXAMPLES) ## The vroom command and libvroom
+driver: $(BUILD)/vroom $(BUILD)/libvroom.a $(BUILD)/libvroom.so $(BUILD)/vroom.pc $(EXAMPLES) $(BUILD)/tests/transport ## The vroom command and libvroom
 
 engine: $(BUILD)/vroom.so ## The fio engine
 
