@@ -174,7 +174,7 @@ fresh-test: ## Both README commands in a fresh Debian 12 (debootstrap; needs roo
 	$(call install,debootstrap git)
 	tests/fresh-test.sh
 
-bench: deps all build/tests/instructions ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
+bench: deps all build/tests/instructions build/tests/roundtrip ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
 	$(call install,valgrind)
 	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
 

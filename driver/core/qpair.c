@@ -210,8 +210,8 @@ static void set_sizes(struct vroom_qpair *qp, unsigned depth)
 	qp->depth = VROOM_MIN(VROOM_MAX(depth, 1u), entries - 1);
 	qp->sq.size = qp->depth + 1;
 	/* Twice as large, so that its doorbell is rung seldom. */
-	qp->cq.size = VROOM_MIN(VROOM_MAX(2 * qp->sq.size, 16u), entries);
-	qp->cq.slack = qp->cq.size - 1 - qp->depth;
+	qp->cq.size = VROOM_MIN(VROOM_MAX(2 * qp->sq.size, 64u), entries);
+	qp->cq.slack = qp->cq.left = (int32_t)(qp->cq.size - 1 - qp->depth);
 	qp->cq.phase = NVME_CQE_PHASE;
 }
 

@@ -274,12 +274,15 @@ void vroom_qpair_hold_back(struct vroom_qpair *qp)
 	}
 }
 
+/* With no slack each poll that finds something comes to vroom_poll_rest(). */
 void vroom_qpair_block(struct vroom_qpair *qp)
 {
 	if (!qp->blocked) {
+		if (qp->cq.left != qp->cq.slack)
+			vroom_cq_ring(&qp->cq);
 		qp->blocked = true;
 		qp->cold->slack = qp->cq.slack;
-		qp->cq.slack = 0;
+		qp->cq.slack = qp->cq.left = 0;
 		qp->cold->held_slot = VROOM_NO_SLOT;
 	}
 	vroom_qpair_hold_back(qp);
@@ -287,9 +290,11 @@ void vroom_qpair_block(struct vroom_qpair *qp)
 
 void vroom_qpair_unblock(struct vroom_qpair *qp)
 {
+	if (!qp->blocked)
+		return;
 	vroom_qpair_hold_back(qp);
 	qp->blocked = false;
-	qp->cq.slack = qp->cold->slack;
+	qp->cq.slack = qp->cq.left = qp->cold->slack;
 	qp->free_slot = qp->cold->held_slot;
 }
 
@@ -330,7 +335,7 @@ void vroom_request_continue(struct vroom_qpair *qp)
 	struct vroom_request *r = qp->cold->splitting;
 	int ret = 0;
 
-	vroom_qpair_unblock(qp); /* vroom_submit() lets nobody in, for we return blocked or done */
+	vroom_qpair_unblock(qp);
 	while (r && r->submitted < r->io.nlb && !r->status && qp->free_slot != VROOM_NO_SLOT) {
 		ret = post_part(qp, r);
 		if (ret && !r->outstanding && r->part_blocks > 1) {
@@ -373,7 +378,6 @@ static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint6
 		r->part_blocks = VROOM_MAX(
 			VROOM_MIN(limit, (uint64_t)BOUNCE_PART_BYTES >> io->lba_shift), 1u);
 	qp->cold->splitting = r;
-	vroom_qpair_block(qp);
 	vroom_request_continue(qp);
 	if (r->outstanding)
 		return 0;

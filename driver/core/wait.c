@@ -52,7 +52,7 @@ void vroom_qpair_disconnect_interrupt(struct vroom_qpair *qp)
 static void prepare_to_sleep(struct vroom_qpair *qp)
 {
 	vroom_ring(qp);
-	if (qp->cq.unrung)
+	if (qp->cq.left != qp->cq.slack)
 		vroom_cq_ring(&qp->cq);
 }
 

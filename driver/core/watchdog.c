@@ -275,36 +275,36 @@ static void look_while_busy(struct vroom_qpair *qp)
 
 /*
  * The part of vroom_poll() that it does not inline: commands that take more than handing out their
- * tag, the head doorbell, and what happens once in many completions. COUNT entries have been taken
- * that are not accounted for yet; OUT and MAX are the caller's.
+ * tag, the head doorbell, and what happens once in many completions. COUNT entries of MAX have been
+ * taken and are not accounted for yet; the next goes to OUT.
  */
 int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int max, int count)
 {
-	uint32_t taken = (uint32_t)count;
+	struct vroom_cq *cq = &qp->cq;
+	int taken = count;
 
 	while (count < max) {
-		uint32_t last = vroom_cq_peek(&qp->cq, qp->cq.head, qp->cq.phase);
+		uint32_t last = vroom_cq_peek(cq, &cq->entries[cq->head]);
 		int n;
 
 		if (last & NVME_CQE_PHASE)
 			break;
-		n = vroom_complete(qp, last, &out[count]);
+		n = vroom_complete(qp, last, out);
 		if (n < 0)
 			return n;
 		count += n;
+		out += n;
 		taken++;
-		vroom_cq_advance(&qp->cq, &qp->cq.head, &qp->cq.phase);
+		cq->head = vroom_cq_next(cq, cq->head);
 	}
-	qp->cq.unrung += taken;
-	if (qp->cq.unrung > (qp->blocked ? qp->cold->slack : qp->cq.slack)) {
-		vroom_cq_ring(&qp->cq);
+	cq->left -= taken;
+	if (cq->left < 0) {
+		vroom_cq_ring(cq);
 		if (--qp->rings_to_look == 0)
 			look_while_busy(qp);
 	}
 	/* What waits for slots goes on now that entries were given back for its completions. */
 	if (qp->blocked && !qp->error)
 		vroom_request_continue(qp);
-	if (!count && qp->error)
-		return qp->error;
-	return count;
+	return !count && qp->error ? qp->error : count;
 }
