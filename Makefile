@@ -179,8 +179,9 @@ bench: deps all build/tests/instructions build/tests/roundtrip ## Figures: drive
 	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
 
 SOURCES := $(shell git ls-files '*.c' '*.h')
-check: deps all .venv/installed ## Layout, static analysis, lint
+check: deps all .venv/installed ## Layers, layout, static analysis, lint
 	$(call install,$(CHECK_DEPS))
+	/usr/bin/python3 tests/layers.py
 	clang-format --dry-run --Werror $(SOURCES)
 	clang-tidy --quiet $(LIB_SOURCES) $(CLI_SOURCES) -- -std=gnu11 -D_GNU_SOURCE -Idriver/include -Idriver 2> /dev/null
 	shellcheck $(shell git ls-files '*.sh') .ci/run
