@@ -215,8 +215,8 @@ static void account(struct worker *w, const struct vroom_completion *c, uint64_t
 }
 
 /*
- * Submits REQUEST, if the queue pair has room for it. Whatever else is in the way ends the run: *RET says
- * so, and nothing is submitted any more.
+ * Submits REQUEST, if the queue pair has room for it. Whatever else is in the way ends the run:
+ * *RET says so, and nothing is submitted any more.
  */
 static bool start(struct worker *w, uintptr_t request, uint64_t now, int *ret)
 {
