@@ -214,16 +214,32 @@ static void account(struct worker *w, const struct vroom_completion *c, uint64_t
 	}
 }
 
+/*
+ * Submits REQUEST, if the queue pair has room for it. Whatever else is in the way ends the run:
+ * *RET says so, and nothing is submitted any more.
+ */
+static bool start(struct worker *w, uintptr_t request, uint64_t now, int *ret)
+{
+	int err = *ret ? *ret : submit(w, request, now);
+
+	if (err && err != -EAGAIN && !*ret) {
+		*ret = err;
+		snprintf(w->message, sizeof(w->message), "%s", vroom_error());
+	}
+	return !err;
+}
+
 /* Keeps the queue pair full until the end, then empties it. */
 static int run(struct worker *w)
 {
 	unsigned in_flight = 0, depth = vroom_qpair_depth(w->qp);
 	struct vroom_completion done[BATCH];
 	uint64_t now = cpu_ticks();
+	int ret = 0;
 
 	if (depth > w->args->depth)
 		depth = w->args->depth;
-	while (in_flight < depth && submit(w, in_flight, now) == 0)
+	while (in_flight < depth && start(w, in_flight, now, &ret))
 		in_flight++;
 	vroom_ring(w->qp);
 	while (in_flight) {
@@ -241,19 +257,19 @@ static int run(struct worker *w)
 			account(w, &done[i], now);
 			in_flight--;
 			if (now < w->end && !interrupted &&
-			    submit(w, (uintptr_t)done[i].tag, now) == 0)
+			    start(w, (uintptr_t)done[i].tag, now, &ret))
 				in_flight++;
 		}
 		vroom_ring(w->qp);
 	}
-	return 0;
+	return ret;
 }
 
 static void *work(void *arg)
 {
 	struct worker *w = arg;
 
-	if (run(w))
+	if (run(w) && !w->message[0])
 		snprintf(w->message, sizeof(w->message), "%s", vroom_error());
 	return NULL;
 }
@@ -389,6 +405,7 @@ static int check(const struct arguments *a, const struct vroom_ns *ns)
 static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *workers)
 {
 	uint64_t start_ticks, end_ticks, start_ns, end_ns, rate_ns, rate_ticks;
+	bool broken = false;
 	double cpu;
 	int ret = 0;
 
@@ -434,10 +451,12 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 	for (unsigned j = 0; j < a->threads; j++) {
 		if (workers[j].message[0]) {
 			fprintf(stderr, "vroom: %s\n", workers[j].message);
-			ret = 1;
+			broken = true;
 		}
 		ret |= workers[j].errors != 0;
 	}
+	if (broken) /* half a run is no measurement */
+		return 1;
 	report(a, workers, (double)(end_ns - start_ns) / 1e9,
 	       (double)(end_ns - start_ns) / (double)(end_ticks - start_ticks), cpu);
 	return ret;
