@@ -14,7 +14,6 @@
 #include <sys/resource.h>
 
 #include "cli/cli.h"
-#include "base/cpu.h"
 #include "base/clock.h"
 #include "base/size.h"
 #include "vroom.h"
@@ -46,8 +45,9 @@ struct worker {
 	char *buffers;
 	uint64_t *started; /* ticks, by request */
 	uint64_t end;	   /* ticks */
-	uint64_t blocks;   /* of the namespace that are used */
-	uint64_t next_lba, random;
+	uint64_t nlb;	   /* of an I/O */
+	uint64_t places;   /* where one can be, in the part of the namespace that is used */
+	uint64_t next, random;
 	uint64_t done, errors, ticks_total, ticks_min, ticks_max;
 	uint16_t first_error;
 	uint64_t histogram[BUCKETS];
@@ -174,18 +174,20 @@ static uint64_t next_random(struct worker *w)
 static int submit(struct worker *w, uintptr_t request, uint64_t now)
 {
 	const struct arguments *a = w->args;
-	uint64_t nlb = a->io_bytes >> w->ns.lba_shift, slots = w->blocks / nlb, slba;
+	uint64_t nlb = w->nlb, slba;
 	char *buf = w->buffers + request * a->io_bytes;
 	bool read = a->workload == READ || a->workload == RANDREAD;
 	struct vroom_io io;
 
 	if (a->workload == READ || a->workload == WRITE) {
-		slba = w->next_lba++ % slots * nlb;
+		slba = w->next * nlb;
+		if (++w->next == w->places)
+			w->next = 0;
 	} else {
 		uint64_t r = next_random(w);
 
-		/* Multiply and shift instead of a division: slots < 2^52 keeps the bias away. */
-		slba = (uint64_t)(((unsigned __int128)r * slots) >> 64) * nlb;
+		/* Multiply and shift instead of a division: places < 2^52 keeps the bias away. */
+		slba = (uint64_t)(((unsigned __int128)r * w->places) >> 64) * nlb;
 		if (a->workload == RANDRW)
 			read = (r & 0xffff) % 100 < a->read_percent;
 	}
@@ -234,7 +236,7 @@ static int run(struct worker *w)
 {
 	unsigned in_flight = 0, depth = vroom_qpair_depth(w->qp);
 	struct vroom_completion done[BATCH];
-	uint64_t now = cpu_ticks();
+	uint64_t now = vroom_ticks();
 	int ret = 0;
 
 	if (depth > w->args->depth)
@@ -252,7 +254,7 @@ static int run(struct worker *w)
 				return n;
 			continue;
 		}
-		now = cpu_ticks();
+		now = vroom_ticks();
 		for (int i = 0; i < n; i++) {
 			account(w, &done[i], now);
 			in_flight--;
@@ -406,15 +408,16 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 {
 	uint64_t start_ticks, end_ticks, start_ns, end_ns, rate_ns, rate_ticks;
 	bool broken = false;
+	uint64_t blocks;
 	double cpu;
 	int ret = 0;
 
 	/* How long a tick is: measured over 20 ms, and again over the whole run. */
 	rate_ns = vroom_now_ns();
-	rate_ticks = cpu_ticks();
+	rate_ticks = vroom_ticks();
 	while (vroom_now_ns() - rate_ns < 20000000)
 		;
-	rate_ticks = cpu_ticks() - rate_ticks;
+	rate_ticks = vroom_ticks() - rate_ticks;
 	rate_ns = vroom_now_ns() - rate_ns;
 
 	for (unsigned j = 0; j < a->threads; j++) {
@@ -425,19 +428,21 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 			return cli_fail();
 		if (j == 0 && check(a, &workers[0].ns))
 			return 1;
-		workers[j].blocks = workers[j].ns.blocks;
-		if (a->span && a->span >> workers[j].ns.lba_shift < workers[j].blocks)
-			workers[j].blocks = a->span >> workers[j].ns.lba_shift;
+		blocks = workers[j].ns.blocks;
+		if (a->span && a->span >> workers[j].ns.lba_shift < blocks)
+			blocks = a->span >> workers[j].ns.lba_shift;
+		workers[j].nlb = a->io_bytes >> workers[j].ns.lba_shift;
+		workers[j].places = blocks / workers[j].nlb;
 		if (set_up(&workers[j]))
 			return cli_fail();
 	}
 	cpu = cpu_seconds();
 	start_ns = vroom_now_ns();
-	start_ticks = cpu_ticks();
+	start_ticks = vroom_ticks();
 	for (unsigned j = 0; j < a->threads; j++) {
 		workers[j].end = start_ticks + (uint64_t)(a->seconds * 1e9 * (double)rate_ticks /
 							  (double)rate_ns);
-		workers[j].next_lba = workers[j].blocks / a->threads * j;
+		workers[j].next = workers[j].places / a->threads * j;
 		if (pthread_create(&workers[j].thread, NULL, work, &workers[j])) {
 			fprintf(stderr, "vroom: cannot start thread %u\n", j);
 			exit(1);
@@ -445,7 +450,7 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 	}
 	for (unsigned j = 0; j < a->threads; j++)
 		pthread_join(workers[j].thread, NULL);
-	end_ticks = cpu_ticks();
+	end_ticks = vroom_ticks();
 	end_ns = vroom_now_ns();
 	cpu = cpu_seconds() - cpu;
 	for (unsigned j = 0; j < a->threads; j++) {
