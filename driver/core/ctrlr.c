@@ -65,10 +65,12 @@ int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err)
 	struct vroom_ctrlr_shared *s = c->shared;
 
 	vroom_space_set_suspect(&c->space, true);
-	if (!__atomic_exchange_n(&s->failing, 1, __ATOMIC_RELAXED)) {
+	vroom_lock(&s->failure_lock);
+	if (!s->failed) {
 		snprintf(s->failure, sizeof(s->failure), "%s", vroom_ctrlr_reason(c));
 		__atomic_store_n(&s->failed, err, __ATOMIC_RELEASE);
 	}
+	vroom_unlock(&s->failure_lock);
 	return err;
 }
 
@@ -314,6 +316,8 @@ static int prepare(struct vroom_ctrlr *c)
 
 	if (!ret)
 		ret = vroom_lock_init(&c->shared->lock);
+	if (!ret)
+		ret = vroom_lock_init(&c->shared->failure_lock);
 	if (!ret)
 		ret = vroom_space_init(&c->space, c->transport, c->name);
 	return ret ? ret : vroom_pool_init(&c->pool, &c->space);

@@ -22,10 +22,10 @@
  */
 struct vroom_ctrlr_shared {
 	pthread_mutex_t lock;
-	int failing;	   /* somebody is about to set the next two */
-	int failed;	   /* negative errno once the controller is beyond use */
-	char failure[256]; /* and why, in words */
-	int hinted;	   /* that a job runs far from the device */
+	pthread_mutex_t failure_lock; /* for who sets the next two */
+	int failed;		      /* negative errno once the controller is beyond use */
+	char failure[256];	      /* and why, in words; there before FAILED is */
+	int hinted;		      /* that a job runs far from the device */
 	struct vroom_admin_shared admin;
 	pid_t qpair_owner[VROOM_MAX_QPAIRS + 1]; /* by queue identifier; 0: free */
 };
