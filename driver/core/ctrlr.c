@@ -332,7 +332,8 @@ static int reserve(struct vroom_ctrlr *c)
 static void release(struct vroom_ctrlr *c, bool owner, bool off)
 {
 	if (c->lender)
-		vroom_pool_unshare(&c->lender->pool, &c->space, off);
+		/* A process that only lets go changes nothing for the controller. */
+		vroom_pool_unshare(&c->lender->pool, &c->space, off || !owner);
 	if (c->transport)
 		c->transport->ops->close(c->transport, owner);
 	vroom_space_free(&c->space, owner && off);
