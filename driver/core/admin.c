@@ -108,7 +108,8 @@ static int submit(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, size_t byte
 		entry->prp1 = prps.prp1;
 		entry->prp2 = prps.second;
 	}
-	a->shared->submitted++;
+	/* Release: the entry is whole before it counts. For a kill, not for readers. */
+	__atomic_store_n(&a->shared->submitted, a->shared->submitted + 1, __ATOMIC_RELEASE);
 	load_indices(a);
 	vroom_sq_ring(&a->sq);
 	return 0;

@@ -153,7 +153,8 @@ static int map_locked(struct vroom_dma_space *s, struct vroom_dma_map *map, uint
 	if (ret)
 		return ret;
 	*m = (struct vroom_dma_mapping){ .iova = map->iova, .creator = getpid(), .file = file };
-	m->bytes = map->bytes; /* valid from here on */
+	/* Release: the mapping is whole before it counts. For a kill, not for readers. */
+	__atomic_store_n(&m->bytes, map->bytes, __ATOMIC_RELEASE);
 	ret = add_windows(s, map);
 	if (ret) {
 		remove_windows(s, (uintptr_t)map->va, map->bytes);
