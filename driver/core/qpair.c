@@ -57,6 +57,9 @@ void vroom_ctrlr_reclaim(struct vroom_ctrlr *c)
 		if (!vroom_space_suspect(pool->space[i]))
 			delete_dead(user);
 	}
+	/* What a dead opener had is in use by all: the admin queue, the first regions. */
+	if (!vroom_process_alive(c->opener))
+		return;
 	vroom_pool_free_dead(pool);
 	for (unsigned i = 0; i < pool->spaces; i++)
 		vroom_space_unmap_dead(pool->space[i]);
