@@ -69,7 +69,8 @@ void vroom_hmb_lend(struct vroom_ctrlr *c)
 		piece *= 2;
 	while (piece > c->page_size && piece / 2 >= wanted)
 		piece /= 2;
-	piece = VROOM_MAX(piece, c->id.hmminds * HMB_UNIT);
+	while (piece < c->id.hmminds * HMB_UNIT)
+		piece *= 2;
 	if (least > piece * limit || (c->transport->pool && piece > PIECE_BYTES))
 		return;
 	allocate(c, wanted, piece, limit);
