@@ -362,11 +362,17 @@ static int reach_region(const struct vroom_dma_pool *p, struct vroom_dma_space *
 		.va = r->base, .bytes = r->bytes, .fd = r->fd, .page_shift = r->page_shift
 	};
 	int64_t file;
+	int ret;
 
 	if (vroom_space_suspect(s)) /* nothing more for one that failed */
 		return 0;
 	file = second_name(p, s, r);
-	return file < 0 ? (int)file : vroom_space_map(s, &map, (uint32_t)file);
+	if (file < 0)
+		return (int)file;
+	ret = vroom_space_map(s, &map, (uint32_t)file);
+	if (ret && file)
+		vroom_space_remove_files(s, (uint32_t)file);
+	return ret;
 }
 
 /* The lock is held. */
@@ -438,6 +444,7 @@ void vroom_pool_free(struct vroom_dma_pool *p)
 
 int vroom_pool_share(struct vroom_dma_pool *p, struct vroom_dma_space *space)
 {
+	unsigned reached = 0;
 	int ret = 0;
 
 	vroom_lock(&p->shared->lock);
@@ -449,8 +456,10 @@ int vroom_pool_share(struct vroom_dma_pool *p, struct vroom_dma_space *space)
 				    VROOM_MAX_SPACES);
 		goto out_unlock;
 	}
-	for (unsigned i = 0; i < p->regions && !ret; i++)
-		ret = reach_region(p, space, &p->region[i]);
+	while (reached < p->regions && !ret)
+		ret = reach_region(p, space, &p->region[reached++]);
+	while (ret && reached--)
+		vroom_space_unmap(space, p->region[reached].base, p->region[reached].bytes);
 	if (!ret)
 		p->space[p->spaces++] = space;
 out_unlock:
