@@ -21,6 +21,8 @@ int vroom_namespaces(struct vroom_ctrlr *c, uint32_t *nsids, int max)
 				nsids[count] = list[i];
 		if (i < sizeof(list) / sizeof(list[0]))
 			return count;
+		if (list[i - 1] <= after) /* Base 5.17.2.2: in rising order */
+			return vroom_fail_on(c->name, EPROTO, "its list of namespaces never ends");
 		after = list[i - 1];
 	}
 }
