@@ -13,12 +13,10 @@
 #include "vroom.h"
 
 #define VROOM_MAX_QPAIRS 1024
-/* A command never moves more than this, so that its PRP list is one page. */
-#define VROOM_MAX_TRANSFER(page_size) ((page_size)*VROOM_PRP_LIST_ENTRIES)
 
 /*
- * What all processes that use a controller share. A process that dies inside is survived: the
- * mutex is robust, and every step leaves the state usable.
+ * What all processes that use a controller share. A process that dies inside is survived: locks
+ * are robust, and every step leaves the state usable.
  */
 struct vroom_ctrlr_shared {
 	pthread_mutex_t lock;
@@ -48,7 +46,7 @@ struct vroom_ctrlr {
 	uint32_t vs;
 	uint32_t cc;
 	size_t page_size;
-	size_t max_transfer;
+	size_t max_transfer; /* bytes; its PRP list is one page */
 	unsigned qpairs;
 	struct nvme_id_ctrlr id;
 };
@@ -60,9 +58,8 @@ static inline struct vroom_ctrlr *vroom_ctrlr_of(struct vroom_dma_space *space)
 }
 
 /*
- * Brings up the controller behind T, which is the controller's from then on: vroom_open() without
- * an address' device. C is zero but for address, name, opts
- * and opener.
+ * vroom_open() without an address' device: brings up the controller behind T, which is the
+ * controller's from then on. C is zero but for address, name, opts and opener.
  */
 int vroom_ctrlr_bring_up(struct vroom_ctrlr *c, struct vroom_transport *t);
 
@@ -80,9 +77,9 @@ bool vroom_ctrlr_traps(const struct vroom_ctrlr *c);
 const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c);
 
 /*
- * Marks the controller beyond use, for all processes, by the reason in vroom_error(). The
- * first one to do so decides what everybody says. Memory that it may still write to is kept
- * back from now on. Returns ERR.
+ * Marks the controller beyond use, for all processes, by the reason in vroom_error(); the first
+ * one's is what everybody says. Memory that it may still write to is kept back from now on.
+ * Returns ERR.
  */
 int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err);
 

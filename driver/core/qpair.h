@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* I/O queue pairs, as the files that serve them share them: qpair.c, request.c, watchdog.c, wait.c.
- */
+/* I/O queue pairs, as qpair.c, request.c, watchdog.c and wait.c share them. */
 #ifndef VROOM_CORE_QPAIR_H
 #define VROOM_CORE_QPAIR_H
 
@@ -35,15 +34,21 @@ struct vroom_watchdog {
 	long switches; /* involuntary, of this thread, at the last look */
 };
 
+/* A walk over a request's memory: an iovec's, or one piece. */
+struct vroom_walk {
+	char *at; /* the piece at hand */
+	size_t bytes;
+	const struct iovec *iov; /* where the next begins, OFFSET bytes into it */
+	uint64_t offset;
+	uint64_t left; /* bytes, behind the piece at hand */
+};
+
 /* What a slot has beside what the hot path uses. */
 struct vroom_slot_cold {
 	struct vroom_request *request; /* set: the command is a part of this larger request */
 	void *bounce; /* DMA memory that data is copied through, kept by the slot */
 	size_t bounce_bytes;
-	size_t copy_bytes; /* to copy from there at completion, or 0; to: */
-	void *buf;
-	const struct iovec *iov;
-	unsigned iovcnt;
+	struct vroom_walk copy_to; /* from there at completion, if anything is left of it */
 };
 
 struct vroom_qpair_cold {
@@ -104,7 +109,9 @@ void vroom_qpair_disconnect_interrupt(struct vroom_qpair *qp);
 
 /* watchdog.c */
 void vroom_watchdog_init(struct vroom_qpair *qp);
-/* Ends QP with ERR and the reason in vroom_error(), for good. Returns ERR. */
+/* Ends QP with ERR, for good: nothing is submitted any more, and each poll returns ERR. */
+void vroom_qpair_end(struct vroom_qpair *qp, int err);
+/* The same, and adds what was not completed to the reason in vroom_error(). Returns ERR. */
 int vroom_qpair_fail(struct vroom_qpair *qp, int err);
 /* Deadlines, and whether the controller is still there: 0, or QP's end. NOW: milliseconds. */
 int vroom_check_deadlines(struct vroom_qpair *qp, uint64_t now);

@@ -63,7 +63,7 @@ void vroom_watchdog_init(struct vroom_qpair *qp)
 	qp->rings_to_look = 1;
 }
 
-/* --- the end of a queue pair ------------------------------------------------------------ */
+/* --- the end of a queue pair --------------------------------------------------------------- */
 
 static const char *opcode_name(uint8_t opcode)
 {
@@ -84,13 +84,10 @@ static const struct vroom_slot *first_deadline(const struct vroom_qpair *qp)
 {
 	const struct vroom_slot *first = NULL;
 
-	for (uint32_t cid = 0; cid < qp->depth; cid++) {
-		const struct vroom_slot *slot = &qp->slots[cid];
-
-		if (slot->state != VROOM_SLOT_FREE &&
-		    (!first || (int32_t)(slot->deadline - first->deadline) < 0))
-			first = slot;
-	}
+	for (const struct vroom_slot *s = qp->slots; s < qp->slots + qp->depth; s++)
+		if (s->state != VROOM_SLOT_FREE &&
+		    (!first || (int32_t)(s->deadline - first->deadline) < 0))
+			first = s;
 	return first;
 }
 
@@ -98,35 +95,37 @@ static const struct vroom_slot *first_deadline(const struct vroom_qpair *qp)
 static void describe(const struct vroom_qpair *qp, const struct vroom_slot *slot, char *text,
 		     size_t size)
 {
-	unsigned cid = slot ? (unsigned)(slot - qp->slots) : 0;
+	const char *name = opcode_name(vroom_slot_opcode(slot));
+	unsigned cid = (unsigned)(slot - qp->slots);
 
-	if (!slot)
-		snprintf(text, size, "queue %u", qp->qid);
-	else if (vroom_slot_blocks(slot))
-		snprintf(text, size, "%s of %u blocks at LBA %llu (queue %u, command %u)",
-			 opcode_name(vroom_slot_opcode(slot)), vroom_slot_blocks(slot),
-			 (unsigned long long)slot->slba, qp->qid, cid);
+	if (vroom_slot_blocks(slot))
+		snprintf(text, size, "%s of %u blocks at LBA %llu (queue %u, command %u)", name,
+			 vroom_slot_blocks(slot), (unsigned long long)slot->slba, qp->qid, cid);
 	else
-		snprintf(text, size, "%s (queue %u, command %u)",
-			 opcode_name(vroom_slot_opcode(slot)), qp->qid, cid);
+		snprintf(text, size, "%s (queue %u, command %u)", name, qp->qid, cid);
 }
 
-/*
- * Recovery, by Abort and then a controller reset, would start here: the outstanding commands are
- * all in qp->slots.
- */
+void vroom_qpair_end(struct vroom_qpair *qp, int err)
+{
+	qp->error = err;
+	qp->look_ticks = 0;
+	vroom_qpair_block(qp);
+}
+
+/* Recovery, by Abort and then a controller reset, would start here: qp->slots has the commands. */
 int vroom_qpair_fail(struct vroom_qpair *qp, int err)
 {
+	const struct vroom_slot *first = first_deadline(qp);
 	char command[160];
 
 	if (qp->error)
 		return qp->error;
-	describe(qp, first_deadline(qp), command, sizeof(command));
+	snprintf(command, sizeof(command), "queue %u", qp->qid);
+	if (first)
+		describe(qp, first, command, sizeof(command));
 	vroom_fail_on(qp->ctrlr->name, -err, "%s: no completion: %s", command,
 		      vroom_ctrlr_reason(qp->ctrlr));
-	qp->error = err;
-	qp->look_ticks = 0;
-	vroom_qpair_block(qp);
+	vroom_qpair_end(qp, err);
 	return err;
 }
 
@@ -140,12 +139,9 @@ static void advance(struct vroom_qpair *qp, uint32_t ticks)
 {
 	struct vroom_watchdog *w = &qp->cold->watchdog;
 
-	for (uint32_t cid = 0; cid < qp->depth; cid++) {
-		struct vroom_slot *slot = &qp->slots[cid];
-
-		if (slot->deadline == qp->deadline || slot->deadline == vroom_long_deadline(w))
-			slot->deadline += ticks - 1;
-	}
+	for (struct vroom_slot *s = qp->slots; s < qp->slots + qp->depth; s++)
+		if (s->deadline == qp->deadline || s->deadline == vroom_long_deadline(w))
+			s->deadline += ticks - 1;
 	w->tick += ticks;
 	qp->deadline = w->tick + w->ticks + 1;
 }
@@ -155,6 +151,7 @@ static int check_slots(struct vroom_qpair *qp, uint64_t now)
 	struct vroom_watchdog *w = &qp->cold->watchdog;
 	const struct vroom_opts *opts = &qp->ctrlr->opts;
 	const struct vroom_slot *first;
+	bool is_long;
 
 	if (now < w->next_tick_ms)
 		return 0;
@@ -163,9 +160,9 @@ static int check_slots(struct vroom_qpair *qp, uint64_t now)
 	first = first_deadline(qp);
 	if ((int32_t)(w->tick - first->deadline) <= 0)
 		return 0;
+	is_long = vroom_is_long(vroom_slot_opcode(first));
 	vroom_fail(ETIMEDOUT, "the deadline of %u ms has passed; the controller is stuck",
-		   vroom_is_long(vroom_slot_opcode(first)) ? opts->long_timeout_ms
-							   : opts->io_timeout_ms);
+		   is_long ? opts->long_timeout_ms : opts->io_timeout_ms);
 	return vroom_ctrlr_mark_failed(qp->ctrlr, -ETIMEDOUT);
 }
 
@@ -199,11 +196,10 @@ int vroom_check_deadlines(struct vroom_qpair *qp, uint64_t now)
 /* --- looks --------------------------------------------------------------------------------- */
 
 /*
- * Offers the processor to somebody who may need it more: the emulated controller, or another
- * job. Where jobs are scheduled in groups (a session each, as fio's jobs are), yielding
- * reaches only the own group; so when others do compete for this processor, which shows
- * in involuntary switches, sleep for as short as the timer allows. With a processor to
- * itself a thread never sleeps, and yields ever more seldom.
+ * Offers the processor to the emulated controller or another job. Where jobs are scheduled in
+ * groups (a session each, as fio's jobs are), yielding reaches only the own group; so when others
+ * do compete for this processor, which shows in involuntary switches, sleep for as short as the
+ * timer allows. With a processor to itself a thread never sleeps, and yields ever more seldom.
  */
 static void give_way(struct vroom_watchdog *w)
 {
@@ -225,8 +221,7 @@ static void give_way(struct vroom_watchdog *w)
 	w->switches = usage.ru_nivcsw;
 }
 
-/* Of PER events between two looks at the clock, which came after SINCE milliseconds: more, or
- * fewer. */
+/* How many events lie between two looks: more or fewer than PER, which took SINCE milliseconds. */
 static unsigned adapt(unsigned per, uint64_t since, unsigned max)
 {
 	if (since < CLOCK_MS)
@@ -274,9 +269,8 @@ static void look_while_busy(struct vroom_qpair *qp)
 }
 
 /*
- * The part of vroom_poll() that it does not inline: commands that take more than handing out their
- * tag, the head doorbell, and what happens once in many completions. COUNT entries have been taken
- * that are not accounted for yet; OUT and MAX are the caller's.
+ * The part of vroom_poll() that it does not inline. COUNT entries have been taken that are not
+ * accounted for yet; OUT and MAX are the caller's.
  */
 int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int max, int count)
 {
@@ -304,7 +298,5 @@ int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int ma
 	/* What waits for slots goes on now that entries were given back for its completions. */
 	if (qp->blocked && !qp->error)
 		vroom_request_continue(qp);
-	if (!count && qp->error)
-		return qp->error;
-	return count;
+	return count ? count : qp->error;
 }
