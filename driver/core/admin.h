@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The admin queue: one command at a time, under the lock that all processes of a controller share.
- * Its state is two counters in shared memory. Whoever finds that more was submitted than completed
- * inherits it from a process that died, and waits for those completions first.
+ * Who finds that more was submitted than completed inherits it from a process that died, and waits
+ * for those completions first.
  */
 #ifndef VROOM_ADMIN_H
 #define VROOM_ADMIN_H
@@ -19,8 +19,7 @@ struct vroom_ctrlr;
 #define VROOM_ADMIN_BYTES 8192u
 
 struct vroom_admin_shared {
-	uint32_t submitted; /* commands, since the controller was enabled; stored before the
-			       doorbell */
+	uint32_t submitted; /* commands since it was enabled; stored before the doorbell */
 	uint32_t completed; /* completions that were taken */
 };
 

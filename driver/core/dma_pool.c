@@ -34,8 +34,7 @@
 /* Each region is twice the one before, up to this: controllers allow only so many. */
 #define REGION_BYTES_MAX (16ul << 30)
 
-/* --- blocks ------------------------------------------------------------------------------------
- */
+/* --- blocks ---------------------------------------------------------------------------------- */
 
 enum block_state {
 	BLOCK_FREE,
@@ -57,11 +56,6 @@ static uint64_t block_units(const struct vroom_dma_region *r, uint64_t unit)
 static enum block_state block_state(const struct vroom_dma_region *r, uint64_t unit)
 {
 	return (enum block_state)(r->block[unit] >> 28 & 0xf);
-}
-
-static pid_t block_owner(const struct vroom_dma_region *r, uint64_t unit)
-{
-	return (pid_t)(r->block[unit] & 0xfffffff);
 }
 
 static uint64_t units_of(const struct vroom_dma_region *r)
@@ -132,21 +126,21 @@ static void give_back(const struct vroom_dma_pool *p, struct vroom_dma_region *r
 	set_block(r, unit, block_word(block_units(r, unit), state, 0));
 }
 
+/* Does the block at UNIT belong to a process that has ended? */
+static bool is_orphan(const struct vroom_dma_region *r, uint64_t unit)
+{
+	pid_t owner = (pid_t)(r->block[unit] & 0xfffffff);
+
+	return block_state(r, unit) == BLOCK_TAKEN && !vroom_process_alive(owner);
+}
+
 /* Gives back what was kept back, if it may be now; and what dead processes have, if DEAD. */
 static void sweep(struct vroom_dma_pool *p, bool dead)
 {
-	for (unsigned i = 0; i < p->regions; i++) {
-		struct vroom_dma_region *r = &p->region[i];
-
-		for (uint64_t unit = 0; unit < units_of(r); unit += block_units(r, unit)) {
-			enum block_state state = block_state(r, unit);
-
-			if (state == BLOCK_KEPT_BACK ||
-			    (state == BLOCK_TAKEN && dead &&
-			     !vroom_process_alive(block_owner(r, unit))))
+	for (struct vroom_dma_region *r = p->region; r < p->region + p->regions; r++)
+		for (uint64_t unit = 0; unit < units_of(r); unit += block_units(r, unit))
+			if (block_state(r, unit) == BLOCK_KEPT_BACK || (dead && is_orphan(r, unit)))
 				give_back(p, r, unit);
-		}
-	}
 }
 
 /* TAKE: makes it an allocation. Else only says, by any address, that there is room. */
@@ -158,12 +152,9 @@ static void *find(struct vroom_dma_pool *p, size_t bytes, size_t align, bool tak
 	vroom_lock(&p->shared->lock);
 	if (!any_suspect(p))
 		sweep(p, false);
-	for (unsigned i = 0; i < p->regions && !mem; i++) {
-		struct vroom_dma_region *r = &p->region[i];
-
+	for (struct vroom_dma_region *r = p->region; r < p->region + p->regions && !mem; r++)
 		if (find_room(r, units, align, &unit, &skip))
 			mem = take ? take_block(r, unit, skip, units) : r->base;
-	}
 	vroom_unlock(&p->shared->lock);
 	return mem;
 }
@@ -204,43 +195,42 @@ void vroom_pool_free_dead(struct vroom_dma_pool *p)
 	vroom_unlock(&p->shared->lock);
 }
 
-/* --- regions -----------------------------------------------------------------------------------
- */
+/* --- regions --------------------------------------------------------------------------------- */
 
 /*
- * Maps BYTES of FD, which is closed when that fails, at a multiple of a huge page: so are IOVAs,
- * and what is aligned for us is aligned for the controller. hugetlbfs reserves all pages at once.
+ * Maps BYTES of FD, which becomes the region's file; closed when that fails. The region begins at
+ * a multiple of its pages of 2^SHIFT: so do IOVAs, and what is aligned for us is for the
+ * controller. hugetlbfs reserves all pages at once.
  */
-static void *map_fd(int fd, size_t bytes, size_t align)
-{
-	char *room, *base = MAP_FAILED;
-
-	if (fd < 0)
-		return NULL;
-	room = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (room != MAP_FAILED && ftruncate(fd, (off_t)bytes) == 0) {
-		base = (char *)vroom_round_up((uintptr_t)room, align);
-		base = mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-	}
-	if (base != MAP_FAILED) {
-		munmap(room, (size_t)(base - room));
-		munmap(base + bytes, align - (size_t)(base - room));
-		return base;
-	}
-	if (room != MAP_FAILED)
-		munmap(room, bytes + align);
-	close(fd);
-	return NULL;
-}
-
-/* FD becomes the region's file, of BYTES in pages of 2^SHIFT. */
 static bool map_file(struct vroom_dma_region *r, int fd, size_t bytes, unsigned shift)
 {
-	r->fd = fd;
+	size_t align = 1ul << shift, head;
+	char *room, *base = MAP_FAILED;
+
 	r->bytes = bytes;
+	if (fd < 0)
+		return false;
+	room = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (room == MAP_FAILED)
+		goto out_close;
+	head = vroom_round_up((uintptr_t)room, align) - (uintptr_t)room;
+	if (ftruncate(fd, (off_t)bytes) == 0)
+		base = mmap(room + head, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+			    0);
+	if (base == MAP_FAILED)
+		goto out_unmap;
+	munmap(room, head);
+	munmap(base + bytes, align - head);
+	r->base = base;
+	r->fd = fd;
 	r->page_shift = shift;
-	r->base = map_fd(fd, bytes, 1ul << shift);
-	return r->base;
+	return true;
+
+out_unmap:
+	munmap(room, bytes + align);
+out_close:
+	close(fd);
+	return false;
 }
 
 static bool map_huge(struct vroom_dma_region *r, size_t bytes)
@@ -263,25 +253,38 @@ static void populate(const struct vroom_dma_region *r, int numa_node)
 		((volatile char *)r->base)[at] = 0;
 }
 
+/* The file of number FILE among S's names, in pages of 2^SHIFT; false: no hugetlbfs has those. */
+static bool file_path(const struct vroom_dma_space *s, unsigned shift, uint32_t file,
+		      char path[PATH_MAX])
+{
+	const char *dir = hugetlbfs_find_path_for_size(1l << shift);
+
+	return dir && snprintf(path, PATH_MAX, "%s/%s.%u", dir, s->prefix, file) < PATH_MAX;
+}
+
+static uint32_t new_file(const struct vroom_dma_space *s)
+{
+	return __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
+}
+
 /* BYTES or more of huge pages in a file with a name. */
 static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vroom_dma_region *r,
 		      size_t bytes, bool *mounted)
 {
-	const char *dir = hugetlbfs_find_path_for_size(1l << shift);
 	char path[PATH_MAX];
 	int fd;
 
-	if (!dir)
+	r->file = new_file(s);
+	if (!file_path(s, shift, r->file, path))
 		return false;
 	*mounted = true;
-	r->file = __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
-	snprintf(path, sizeof(path), "%s/%s.%u", dir, s->prefix, r->file);
 	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (map_file(r, fd, vroom_round_up(bytes, 1ul << shift), shift))
+	if (map_file(r, fd, vroom_round_up(bytes, 1ul << shift), shift)) {
 		populate(r, s->transport->numa_node);
-	else
-		unlink(path);
-	return r->base;
+		return true;
+	}
+	unlink(path);
+	return false;
 }
 
 static int map_physical(const struct vroom_dma_pool *p, struct vroom_dma_region *r, size_t wanted,
@@ -295,21 +298,24 @@ static int map_physical(const struct vroom_dma_pool *p, struct vroom_dma_region 
 		return 0;
 	if (!mounted)
 		return vroom_fail_on(s->name, ENOENT,
-				     "no hugetlbfs is mounted, which DMA without an IOMMU needs: "
-				     "vroom hugepages 64M, as root");
+				     "DMA without an IOMMU needs hugetlbfs: vroom hugepages 64M");
 	return vroom_fail_on(s->name, ENOMEM,
-			     "not enough free huge pages for %zu MiB of DMA memory; reserve more: "
-			     "vroom hugepages %zuM, as root",
+			     "too few huge pages for %zu MiB of DMA memory: vroom hugepages %zuM",
 			     least >> 20, least >> 19);
+}
+
+/* Bytes of the next region, which holds LEAST: FIRST doubled with each before it, to a limit. */
+static size_t region_bytes(const struct vroom_dma_pool *p, size_t least, size_t first)
+{
+	return VROOM_MAX(least, VROOM_MIN(first << p->regions, REGION_BYTES_MAX));
 }
 
 /* Memory for a region that holds BYTES: as large as its turn is, if there is so much. */
 static int map_region(const struct vroom_dma_pool *p, struct vroom_dma_region *r, size_t bytes)
 {
 	size_t least = vroom_round_up(bytes, VROOM_HUGE_PAGE);
-	size_t pinned =
-		VROOM_MAX(least, VROOM_MIN(REGION_BYTES_PINNED << p->regions, REGION_BYTES_MAX));
-	size_t sparse = VROOM_MAX(least, VROOM_MIN(REGION_BYTES << p->regions, REGION_BYTES_MAX));
+	size_t pinned = region_bytes(p, least, REGION_BYTES_PINNED);
+	size_t sparse = region_bytes(p, least, REGION_BYTES);
 
 	if (p->owner->prefix[0])
 		return map_physical(p, r, pinned, least);
@@ -336,7 +342,6 @@ static void unmap_region(struct vroom_dma_region *r)
 static int64_t second_name(const struct vroom_dma_pool *p, const struct vroom_dma_space *s,
 			   const struct vroom_dma_region *r)
 {
-	const char *dir = hugetlbfs_find_path_for_size(1l << r->page_shift);
 	char from[PATH_MAX], to[PATH_MAX];
 	uint32_t file;
 
@@ -344,12 +349,10 @@ static int64_t second_name(const struct vroom_dma_pool *p, const struct vroom_dm
 		return 0;
 	if (s == p->owner)
 		return r->file;
-	if (!p->owner->prefix[0] || !dir)
-		return vroom_fail_on(s->name, ENOTSUP, "cannot reach the memory of %s",
-				     p->owner->name);
-	file = __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
-	snprintf(from, sizeof(from), "%s/%s.%u", dir, p->owner->prefix, r->file);
-	snprintf(to, sizeof(to), "%s/%s.%u", dir, s->prefix, file);
+	file = new_file(s);
+	if (!p->owner->prefix[0] || !file_path(p->owner, r->page_shift, r->file, from) ||
+	    !file_path(s, r->page_shift, file, to))
+		return vroom_fail_on(s->name, ENOTSUP, "cannot reach %s's memory", p->owner->name);
 	if (link(from, to))
 		return vroom_fail_on(s->name, errno, "cannot link %s: %s", from, strerror(errno));
 	return file;
@@ -406,11 +409,10 @@ int vroom_pool_grow(struct vroom_dma_pool *p, size_t bytes, size_t align)
 	if (align > VROOM_DMA_UNIT)
 		bytes += align;
 	vroom_lock(&p->shared->lock);
-	if (p->regions == VROOM_MAX_REGIONS)
-		ret = vroom_fail_on(p->owner->name, ENOMEM,
-				    "all %d regions of DMA memory are in use", VROOM_MAX_REGIONS);
-	else
-		ret = map_region(p, &r, bytes);
+	ret = p->regions < VROOM_MAX_REGIONS
+		      ? map_region(p, &r, bytes)
+		      : vroom_fail_on(p->owner->name, ENOMEM, "has %d regions of memory already",
+				      VROOM_MAX_REGIONS);
 	if (!ret) {
 		ret = add_region(p, &r);
 		if (ret)
@@ -420,8 +422,7 @@ int vroom_pool_grow(struct vroom_dma_pool *p, size_t bytes, size_t align)
 	return ret;
 }
 
-/* --- pools -------------------------------------------------------------------------------------
- */
+/* --- pools ----------------------------------------------------------------------------------- */
 
 int vroom_pool_init(struct vroom_dma_pool *p, struct vroom_dma_space *owner)
 {

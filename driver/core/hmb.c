@@ -46,12 +46,11 @@ static int set_feature(struct vroom_ctrlr *c, bool enable)
 {
 	const struct vroom_hmb *h = &c->hmb;
 	uint64_t list = vroom_space_iova(&c->space, h->list);
-	const uint32_t cdw[5] = { enable ? NVME_HMB_ENABLE : 0,
-				  enable ? (uint32_t)(h->bytes / c->page_size) : 0,
-				  enable ? (uint32_t)list : 0, enable ? (uint32_t)(list >> 32) : 0,
-				  enable ? h->pieces : 0 };
+	const uint32_t disable[5] = { 0 };
+	const uint32_t cdw[5] = { NVME_HMB_ENABLE, (uint32_t)(h->bytes / c->page_size),
+				  (uint32_t)list, (uint32_t)(list >> 32), h->pieces };
 
-	return vroom_admin_set_feature(c, NVME_FEAT_HOST_MEMORY, cdw, NULL);
+	return vroom_admin_set_feature(c, NVME_FEAT_HOST_MEMORY, enable ? cdw : disable, NULL);
 }
 
 void vroom_hmb_lend(struct vroom_ctrlr *c)
@@ -78,14 +77,11 @@ void vroom_hmb_lend(struct vroom_ctrlr *c)
 		free_all(c);
 		return;
 	}
-	vroom_notice(c, "lends the drive %zu MiB of memory, as it asks for (host memory buffer)",
-		     c->hmb.bytes >> 20);
+	vroom_notice(c, "lends the drive %zu MiB as its host memory buffer", c->hmb.bytes >> 20);
 }
 
 void vroom_hmb_take_back(struct vroom_ctrlr *c)
 {
-	if (!c->hmb.bytes)
-		return;
-	if (!set_feature(c, false))
+	if (c->hmb.bytes && !set_feature(c, false))
 		free_all(c);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Host Memory Buffer (Base 5.27.1.10): memory that a drive without DRAM of its own asks for, to
- * keep its tables in. Without it such drives are slower than under the kernel's driver, which lends
- * it.
+ * keep its tables in; the kernel's driver lends it too.
  */
 #ifndef VROOM_HMB_H
 #define VROOM_HMB_H
@@ -25,7 +24,6 @@ struct vroom_hmb {
 
 /* Lends memory if the controller prefers some and there is enough; what cannot be is no error. */
 void vroom_hmb_lend(struct vroom_ctrlr *c);
-/* Takes it back, before the controller is shut down. */
 void vroom_hmb_take_back(struct vroom_ctrlr *c);
 
 #endif
