@@ -14,25 +14,46 @@
 
 #define HEALTH_INTERVAL_MS 100
 
-int vroom_admin_init(struct vroom_ctrlr *c)
+/* Zeroed memory for a queue of BYTES, contiguous for the controller: within one huge page. */
+static void *alloc_queue(struct vroom_ctrlr *c, size_t bytes)
+{
+	size_t align = c->page_size;
+	void *mem;
+
+	while (align < bytes && align < VROOM_HUGE_PAGE)
+		align *= 2;
+	mem = vroom_dma_alloc(c, bytes, align);
+	if (mem) /* phase tags start at 0 (Base 3.3.3.2) */
+		memset(mem, 0, bytes);
+	return mem;
+}
+
+int vroom_queues_init(struct vroom_ctrlr *c, unsigned qid, struct vroom_sq *sq, struct vroom_cq *cq,
+		      struct vroom_kick kicks[2], bool traps)
 {
 	unsigned dstrd = (unsigned)NVME_GET(c->cap, NVME_CAP_DSTRD);
+	struct vroom_transport *t = c->transport;
+
+	sq->entries = alloc_queue(c, sq->size * sizeof(*sq->entries));
+	cq->entries = alloc_queue(c, cq->size * sizeof(*cq->entries));
+	if (!sq->entries || !cq->entries)
+		return -ENOMEM;
+	if (vroom_doorbell_init(&sq->doorbell, &kicks[0], t, qid, false, dstrd, traps) ||
+	    vroom_doorbell_init(&cq->doorbell, &kicks[1], t, qid, true, dstrd, traps))
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "the doorbells of queue %u are beyond BAR0 (CAP.DSTRD is %u)",
+				     qid, dstrd);
+	return 0;
+}
+
+int vroom_admin_init(struct vroom_ctrlr *c)
+{
 	struct vroom_admin *a = &c->admin;
 
 	a->shared = &c->shared->admin;
 	a->sq.size = a->cq.size = VROOM_ADMIN_ENTRIES;
-	a->sq.entries =
-		vroom_dma_alloc(c, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_sqe), c->page_size);
-	a->cq.entries =
-		vroom_dma_alloc(c, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_cqe), c->page_size);
 	a->buffer = vroom_dma_alloc(c, VROOM_ADMIN_BYTES, VROOM_ADMIN_BYTES);
-	if (!a->sq.entries || !a->cq.entries || !a->buffer)
-		return -ENOMEM;
-	memset(a->sq.entries, 0, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_sqe));
-	memset(a->cq.entries, 0, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_cqe));
-	vroom_doorbell_init(&a->sq.doorbell, &a->sq_kick, c->transport, 0, false, dstrd, false);
-	vroom_doorbell_init(&a->cq.doorbell, &a->cq_kick, c->transport, 0, true, dstrd, false);
-	return 0;
+	return a->buffer ? vroom_queues_init(c, 0, &a->sq, &a->cq, a->kicks, false) : -ENOMEM;
 }
 
 /* The queues' indices follow from the counters. */
@@ -62,14 +83,14 @@ static int reap(struct vroom_ctrlr *c, const char *what, struct nvme_cqe *out)
 			continue;
 		next_look = now + HEALTH_INTERVAL_MS;
 		ret = vroom_ctrlr_health(c);
+		if (!ret && now > deadline) {
+			ret = vroom_fail_on(c->name, ETIMEDOUT,
+					    "%s: no completion in %u ms; the controller is stuck",
+					    what, c->opts.admin_timeout_ms);
+			vroom_ctrlr_mark_failed(c, ret);
+		}
 		if (ret)
 			return ret;
-		if (now > deadline) {
-			vroom_fail_on(c->name, ETIMEDOUT,
-				      "%s has no completion after %u ms; the controller is stuck",
-				      what, c->opts.admin_timeout_ms);
-			return vroom_ctrlr_mark_failed(c, -ETIMEDOUT);
-		}
 	}
 	*out = a->cq.entries[a->cq.head];
 	a->shared->completed++; /* one store: it is taken, or it is not */
@@ -126,11 +147,11 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 
 	snprintf(what, sizeof(what), "admin command %02xh", sqe->opcode);
 	if (bytes > VROOM_ADMIN_BYTES)
-		return vroom_fail_on(c->name, EINVAL, "%s moves %zu bytes, at most %u go at once",
-				     what, bytes, VROOM_ADMIN_BYTES);
+		return vroom_fail_on(c->name, EINVAL, "%s moves %zu bytes, the limit is %u", what,
+				     bytes, VROOM_ADMIN_BYTES);
 	if (bytes && (!buf || direction == NVME_NO_DATA))
 		return vroom_fail_on(c->name, EINVAL, "%s: %zu bytes, but %s", what, bytes,
-				     buf ? "the opcode says that it moves none" : "no buffer");
+				     buf ? "the opcode moves none" : "no buffer");
 	ret = vroom_ctrlr_failed(c);
 	if (!ret)
 		ret = drain(c);

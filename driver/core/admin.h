@@ -26,13 +26,20 @@ struct vroom_admin_shared {
 struct vroom_admin {
 	struct vroom_sq sq;
 	struct vroom_cq cq;
-	struct vroom_kick sq_kick, cq_kick;
+	struct vroom_kick kicks[2];
 	void *buffer; /* VROOM_ADMIN_BYTES of DMA memory */
 	uint64_t list[VROOM_ADMIN_BYTES / 4096];
 	struct vroom_admin_shared *shared;
 };
 
-/* Memory and doorbells; the controller is disabled. */
+/*
+ * Memory and doorbells of queue pair QID (0: the admin queue), whose sizes are set. KICKS, of
+ * submission and completion queue, stay as long as those are used. TRAPS: see doorbell.h.
+ */
+int vroom_queues_init(struct vroom_ctrlr *c, unsigned qid, struct vroom_sq *sq, struct vroom_cq *cq,
+		      struct vroom_kick kicks[2], bool traps);
+
+/* Queues and buffer; the controller is disabled. */
 int vroom_admin_init(struct vroom_ctrlr *c);
 
 /* vroom_admin() for a caller who has the controller's lock. */

@@ -53,7 +53,7 @@ struct vroom_slot_cold {
 
 struct vroom_qpair_cold {
 	struct vroom_slot_cold *slots; /* by command identifier */
-	struct vroom_kick sq_kick, cq_kick;
+	struct vroom_kick kicks[2];    /* of submission and completion queue */
 	struct vroom_holdoff holdoff;
 	struct vroom_watchdog watchdog;
 	struct vroom_request *splitting; /* the one whose parts are not all submitted */
