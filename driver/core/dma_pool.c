@@ -169,22 +169,27 @@ bool vroom_pool_has_room(struct vroom_dma_pool *p, size_t bytes)
 	return find(p, bytes, VROOM_DMA_UNIT, false);
 }
 
+/* What begins at a unit is known by walking there: words in between are stale. */
+static void free_block(struct vroom_dma_pool *p, struct vroom_dma_region *r, const char *mem)
+{
+	uint64_t offset = (uint64_t)(mem - (char *)r->base), unit = 0;
+
+	while (unit * VROOM_DMA_UNIT < offset)
+		unit += block_units(r, unit);
+	if (unit * VROOM_DMA_UNIT == offset && block_state(r, unit) == BLOCK_TAKEN)
+		give_back(p, r, unit);
+}
+
 void vroom_pool_free_memory(struct vroom_dma_pool *p, void *mem)
 {
-	vroom_lock(&p->shared->lock);
-	for (unsigned i = 0; i < p->regions; i++) {
-		struct vroom_dma_region *r = &p->region[i];
-		uint64_t offset = (uintptr_t)mem - (uintptr_t)r->base, unit = 0;
+	unsigned i = 0;
 
-		if (offset >= r->bytes)
-			continue;
-		/* What begins at a unit is known by walking there: words in between are stale. */
-		while (unit * VROOM_DMA_UNIT < offset)
-			unit += block_units(r, unit);
-		if (unit * VROOM_DMA_UNIT == offset && block_state(r, unit) == BLOCK_TAKEN)
-			give_back(p, r, unit);
-		break;
-	}
+	vroom_lock(&p->shared->lock);
+	while (i < p->regions &&
+	       (uintptr_t)mem - (uintptr_t)p->region[i].base >= p->region[i].bytes)
+		i++;
+	if (i < p->regions)
+		free_block(p, &p->region[i], mem);
 	vroom_unlock(&p->shared->lock);
 }
 
@@ -409,15 +414,12 @@ int vroom_pool_grow(struct vroom_dma_pool *p, size_t bytes, size_t align)
 	if (align > VROOM_DMA_UNIT)
 		bytes += align;
 	vroom_lock(&p->shared->lock);
-	ret = p->regions < VROOM_MAX_REGIONS
-		      ? map_region(p, &r, bytes)
-		      : vroom_fail_on(p->owner->name, ENOMEM, "has %d regions of memory already",
-				      VROOM_MAX_REGIONS);
-	if (!ret) {
-		ret = add_region(p, &r);
-		if (ret)
-			unmap_region(&r);
-	}
+	if (p->regions == VROOM_MAX_REGIONS)
+		ret = vroom_fail_on(p->owner->name, ENOMEM, "all DMA memory is in use");
+	else
+		ret = map_region(p, &r, bytes);
+	if (!ret && (ret = add_region(p, &r)))
+		unmap_region(&r);
 	vroom_unlock(&p->shared->lock);
 	return ret;
 }
@@ -435,9 +437,8 @@ int vroom_pool_init(struct vroom_dma_pool *p, struct vroom_dma_space *owner)
 
 void vroom_pool_free(struct vroom_dma_pool *p)
 {
-	for (unsigned i = 0; i < p->regions; i++)
-		unmap_region(&p->region[i]);
-	p->regions = 0;
+	while (p->regions)
+		unmap_region(&p->region[--p->regions]);
 	if (p->shared)
 		munmap(p->shared, sizeof(*p->shared));
 	p->shared = NULL;
@@ -445,38 +446,36 @@ void vroom_pool_free(struct vroom_dma_pool *p)
 
 int vroom_pool_share(struct vroom_dma_pool *p, struct vroom_dma_space *space)
 {
-	unsigned reached = 0;
+	unsigned reached = 0, i = 0;
 	int ret = 0;
 
 	vroom_lock(&p->shared->lock);
-	for (unsigned i = 0; i < p->spaces; i++)
-		if (p->space[i] == space)
-			goto out_unlock;
-	if (p->spaces == VROOM_MAX_SPACES) {
-		ret = vroom_fail_on(p->owner->name, ENOMEM, "%d controllers use its memory already",
-				    VROOM_MAX_SPACES);
-		goto out_unlock;
-	}
+	while (i < p->spaces && p->space[i] != space)
+		i++;
+	if (i == VROOM_MAX_SPACES)
+		ret = vroom_fail_on(p->owner->name, ENOMEM, "%u controllers use its memory", i);
+	if (i < p->spaces) /* it does already */
+		reached = p->regions;
 	while (reached < p->regions && !ret)
 		ret = reach_region(p, space, &p->region[reached++]);
 	while (ret && reached--)
 		vroom_space_unmap(space, p->region[reached].base, p->region[reached].bytes);
-	if (!ret)
+	if (!ret && i == p->spaces)
 		p->space[p->spaces++] = space;
-out_unlock:
 	vroom_unlock(&p->shared->lock);
 	return ret;
 }
 
 void vroom_pool_unshare(struct vroom_dma_pool *p, const struct vroom_dma_space *space, bool off)
 {
+	unsigned i = 0;
+
 	vroom_lock(&p->shared->lock);
-	for (unsigned i = 0; i < p->spaces; i++) {
-		if (p->space[i] != space)
-			continue;
+	while (i < p->spaces && p->space[i] != space)
+		i++;
+	if (i < p->spaces) {
 		p->shared->tainted |= !off;
 		p->space[i] = p->space[--p->spaces];
-		break;
 	}
 	vroom_unlock(&p->shared->lock);
 }
