@@ -466,8 +466,3 @@ void vroom_ctrlr_info(const struct vroom_ctrlr *c, struct vroom_ctrlr_info *out)
 		.host_memory = c->hmb.bytes,
 	};
 }
-
-bool vroom_ctrlr_traps(const struct vroom_ctrlr *c)
-{
-	return c->transport->on_bus && (c->id.oacs & NVME_OACS_DOORBELL_BUFFER);
-}

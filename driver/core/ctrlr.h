@@ -8,11 +8,19 @@
 
 #include "core/admin.h"
 #include "core/dma.h"
-#include "core/hmb.h"
 #include "transport/transport.h"
 #include "vroom.h"
 
-#define VROOM_MAX_QPAIRS 1024
+#define VROOM_MAX_QPAIRS     1024
+#define VROOM_HMB_MAX_PIECES 64u
+
+/* Host Memory Buffer (Base 5.27.1.10): memory that a drive without DRAM of its own asks for. */
+struct vroom_hmb {
+	size_t bytes; /* that the controller uses; 0: none */
+	struct nvme_hmb_descriptor *list;
+	void *piece[VROOM_HMB_MAX_PIECES];
+	unsigned pieces;
+};
 
 /*
  * What all processes that use a controller share. A process that dies inside is survived: locks
@@ -63,15 +71,13 @@ static inline struct vroom_ctrlr *vroom_ctrlr_of(struct vroom_dma_space *space)
  */
 int vroom_ctrlr_bring_up(struct vroom_ctrlr *c, struct vroom_transport *t);
 
+/* Lends memory if the controller prefers some and there is enough; what cannot be is no error. */
+void vroom_hmb_lend(struct vroom_ctrlr *c);
+void vroom_hmb_take_back(struct vroom_ctrlr *c);
+
 /* Tells the user, through vroom_opts.notice, of something that is no error. */
 void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-
-/*
- * Is a doorbell write a call into an emulator? Only emulated controllers have the command
- * Doorbell Buffer Config (Base 5.8), and only those on a PCI bus trap.
- */
-bool vroom_ctrlr_traps(const struct vroom_ctrlr *c);
 
 /* vroom_error() without the controller's address in front. */
 const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "core/hmb.h"
-
+/* The host memory buffer: without it drives that ask for one are slower than under the kernel. */
 #include <string.h>
 
 #include "base/size.h"
 #include "core/ctrlr.h"
 
+/* As much is lent at most, as by the kernel's driver. */
+#define MAX_BYTES (128ul << 20)
 /* The unit of HMPRE, HMMIN and HMMINDS in Identify Controller. */
 #define HMB_UNIT 4096ul
 /* A piece lies within one huge page, for it is contiguous for the controller. */
@@ -55,7 +56,7 @@ static int set_feature(struct vroom_ctrlr *c, bool enable)
 
 void vroom_hmb_lend(struct vroom_ctrlr *c)
 {
-	size_t wanted = VROOM_MIN(c->id.hmpre * HMB_UNIT, VROOM_HMB_MAX_BYTES);
+	size_t wanted = VROOM_MIN(c->id.hmpre * HMB_UNIT, MAX_BYTES);
 	size_t least = c->id.hmmin * HMB_UNIT, piece = PIECE_BYTES;
 	unsigned limit = VROOM_HMB_MAX_PIECES;
 

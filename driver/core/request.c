@@ -216,7 +216,8 @@ static int post(struct vroom_qpair *qp, const struct vroom_io *io, const struct 
 
 /* --- requests of several commands ------------------------------------------------------------ */
 
-void vroom_qpair_hold_back(struct vroom_qpair *qp)
+/* Moves slots that were freed since to those that are held back. */
+static void hold_back(struct vroom_qpair *qp)
 {
 	while (qp->free_slot != VROOM_NO_SLOT) {
 		struct vroom_slot *slot = &qp->slots[qp->free_slot];
@@ -236,12 +237,12 @@ void vroom_qpair_block(struct vroom_qpair *qp)
 		qp->cq.slack = 0;
 		qp->cold->held_slot = VROOM_NO_SLOT;
 	}
-	vroom_qpair_hold_back(qp);
+	hold_back(qp);
 }
 
 void vroom_qpair_unblock(struct vroom_qpair *qp)
 {
-	vroom_qpair_hold_back(qp);
+	hold_back(qp);
 	qp->blocked = false;
 	qp->cq.slack = qp->cold->slack;
 	qp->free_slot = qp->cold->held_slot;
@@ -441,8 +442,6 @@ int vroom_complete(struct vroom_qpair *qp, uint32_t last, struct vroom_completio
 	slot->state = VROOM_SLOT_FREE;
 	slot->next_free = qp->free_slot;
 	qp->free_slot = cid;
-	if (qp->blocked)
-		vroom_qpair_hold_back(qp);
 	if (slow && cold->request)
 		return finish_part(qp, cold->request, &done->status);
 	return 1;

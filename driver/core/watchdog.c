@@ -296,7 +296,9 @@ int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int ma
 			look_while_busy(qp);
 	}
 	/* What waits for slots goes on now that entries were given back for its completions. */
-	if (qp->blocked && !qp->error)
+	if (qp->error)
+		vroom_qpair_block(qp);
+	else if (qp->blocked)
 		vroom_request_continue(qp);
 	return count ? count : qp->error;
 }
