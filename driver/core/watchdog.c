@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What polling does beside reaping: it gives way to others who need the processor, keeps deadlines,
- * and sees when a controller has gone.
- *
- * Time costs nothing while there are completions. A poll that finds none reads the processor's
- * counter, and when that has gone on far enough it comes here; the clock itself, which is a device
- * in some guests, is read every few milliseconds, or at once when polls are far apart.
+ * and sees when a controller has gone. A poll that finds nothing reads the processor's counter, and
+ * when that has gone on far enough it comes here; the clock, which is a device in some guests, is
+ * read every few milliseconds, or at once when polls are far apart.
  */
 #include <errno.h>
 #include <sched.h>
@@ -21,11 +19,8 @@
 
 /* A deadline is this many ticks, so it is kept to an eighth. */
 #define DEADLINE_TICKS 8
-/*
- * Time goes on by so many ticks from one look to the next, however long that was: a process that
- * did not run looks thrice before it believes a command late, for its controller may not have run
- * either.
- */
+/* Of one look, however long after the last: who did not run looks thrice before a command is late,
+ * for its controller may not have run either. */
 #define TICKS_AT_ONCE	  4
 #define ALIVE_INTERVAL_MS 100
 #define CSTS_INTERVAL_MS  1000
@@ -35,14 +30,12 @@
 #else
 #define LOOK_TICKS 32
 #endif
-/* Polls are far apart when so many looks would have fitted in between. */
-#define LOOKS_FAR_APART	    64
+#define LOOKS_FAR_APART	    64 /* polls are, when so many looks would have fitted in between */
 #define YIELDS_PER_LOOK	    8
 #define CALLS_PER_YIELD_MAX 64
 #define CLOCK_MS	    4
 #define CALLS_PER_CLOCK_MAX 4096
-/* Head doorbells between two looks at a busy queue. */
-#define RINGS_PER_CLOCK_MAX 64
+#define RINGS_PER_CLOCK_MAX 64 /* head doorbells between two looks at a busy queue */
 
 void vroom_watchdog_init(struct vroom_qpair *qp)
 {
@@ -67,16 +60,17 @@ void vroom_watchdog_init(struct vroom_qpair *qp)
 
 static const char *opcode_name(uint8_t opcode)
 {
-	switch (opcode) {
-	case NVME_CMD_FLUSH: return "flush";
-	case NVME_CMD_WRITE: return "write";
-	case NVME_CMD_READ: return "read";
-	case NVME_CMD_COMPARE: return "compare";
-	case NVME_CMD_WRITE_ZEROES: return "write zeroes";
-	case NVME_CMD_DSM: return "dataset management";
-	case NVME_CMD_VERIFY: return "verify";
-	default: return "command";
-	}
+	static const char *const names[] = {
+		[NVME_CMD_FLUSH] = "flush",
+		[NVME_CMD_WRITE] = "write",
+		[NVME_CMD_READ] = "read",
+		[NVME_CMD_COMPARE] = "compare",
+		[NVME_CMD_VERIFY] = "verify",
+		[NVME_CMD_DSM] = "dataset management",
+		[NVME_CMD_WRITE_ZEROES] = "write zeroes",
+	};
+
+	return opcode < VROOM_LENGTH(names) && names[opcode] ? names[opcode] : "command";
 }
 
 /* The command whose deadline is the first, or NULL when none is outstanding. */
@@ -91,20 +85,6 @@ static const struct vroom_slot *first_deadline(const struct vroom_qpair *qp)
 	return first;
 }
 
-/* "read of 8 blocks at LBA 128 (queue 1, command 3)" */
-static void describe(const struct vroom_qpair *qp, const struct vroom_slot *slot, char *text,
-		     size_t size)
-{
-	const char *name = opcode_name(vroom_slot_opcode(slot));
-	unsigned cid = (unsigned)(slot - qp->slots);
-
-	if (vroom_slot_blocks(slot))
-		snprintf(text, size, "%s of %u blocks at LBA %llu (queue %u, command %u)", name,
-			 vroom_slot_blocks(slot), (unsigned long long)slot->slba, qp->qid, cid);
-	else
-		snprintf(text, size, "%s (queue %u, command %u)", name, qp->qid, cid);
-}
-
 void vroom_qpair_end(struct vroom_qpair *qp, int err)
 {
 	qp->error = err;
@@ -112,19 +92,27 @@ void vroom_qpair_end(struct vroom_qpair *qp, int err)
 	vroom_qpair_block(qp);
 }
 
-/* Recovery, by Abort and then a controller reset, would start here: qp->slots has the commands. */
+/*
+ * Says "read of 8 blocks at LBA 128 (queue 1, command 3): no completion: ...". Recovery, by Abort
+ * and then a controller reset, would start here: qp->slots has the commands.
+ */
 int vroom_qpair_fail(struct vroom_qpair *qp, int err)
 {
-	const struct vroom_slot *first = first_deadline(qp);
-	char command[160];
+	const struct vroom_slot *slot = first_deadline(qp);
+	const char *name = qp->ctrlr->name, *reason = vroom_ctrlr_reason(qp->ctrlr);
+	char blocks[64] = "";
 
 	if (qp->error)
 		return qp->error;
-	snprintf(command, sizeof(command), "queue %u", qp->qid);
-	if (first)
-		describe(qp, first, command, sizeof(command));
-	vroom_fail_on(qp->ctrlr->name, -err, "%s: no completion: %s", command,
-		      vroom_ctrlr_reason(qp->ctrlr));
+	if (slot && vroom_slot_blocks(slot))
+		snprintf(blocks, sizeof(blocks), " of %u blocks at LBA %llu",
+			 vroom_slot_blocks(slot), (unsigned long long)slot->slba);
+	if (slot)
+		vroom_fail_on(name, -err, "%s%s (queue %u, command %u): no completion: %s",
+			      opcode_name(vroom_slot_opcode(slot)), blocks, qp->qid,
+			      (unsigned)(slot - qp->slots), reason);
+	else
+		vroom_fail_on(name, -err, "queue %u: no completion: %s", qp->qid, reason);
 	vroom_qpair_end(qp, err);
 	return err;
 }
@@ -132,7 +120,7 @@ int vroom_qpair_fail(struct vroom_qpair *qp, int err)
 /* --- deadlines ------------------------------------------------------------------------------- */
 
 /*
- * Lets time go on. The deadline of a command is one tick further off until the first look after its
+ * Lets time go on. A command's deadline is a tick further off until the first look after its
  * submission, from which its time counts: nobody knows how long before that it was submitted.
  */
 static void advance(struct vroom_qpair *qp, uint32_t ticks)
