@@ -165,14 +165,14 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 	if (ret)
 		return ret;
 	done.status &= (uint16_t)~NVME_STATUS_PHASE_MASK;
+	if (bytes && (direction & NVME_TO_HOST) && !done.status)
+		memcpy(buf, a->buffer, bytes);
 	if (cqe)
 		*cqe = done;
 	else if (done.status)
-		return vroom_fail_on(c->name, EIO, "%s failed: %s", what,
-				     vroom_status_str(done.status));
-	if (bytes && (direction & NVME_TO_HOST) && !done.status)
-		memcpy(buf, a->buffer, bytes);
-	return 0;
+		ret = vroom_fail_on(c->name, EIO, "%s failed: %s", what,
+				    vroom_status_str(done.status));
+	return ret;
 }
 
 int vroom_admin(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *buf, size_t bytes,
@@ -196,15 +196,12 @@ int vroom_admin_identify(struct vroom_ctrlr *c, uint8_t cns, uint32_t nsid, void
 int vroom_admin_set_feature(struct vroom_ctrlr *c, uint8_t feature, const uint32_t cdw11_to_15[5],
 			    struct nvme_cqe *cqe)
 {
-	struct nvme_sqe sqe = {
-		.opcode = NVME_ADMIN_SET_FEATURES,
-		.cdw10 = feature,
-		.cdw11 = cdw11_to_15[0],
-		.cdw12 = cdw11_to_15[1],
-		.cdw13 = cdw11_to_15[2],
-		.cdw14 = cdw11_to_15[3],
-		.cdw15 = cdw11_to_15[4],
-	};
+	struct nvme_sqe sqe = { .opcode = NVME_ADMIN_SET_FEATURES, .cdw10 = feature };
 
+	sqe.cdw11 = cdw11_to_15[0];
+	sqe.cdw12 = cdw11_to_15[1];
+	sqe.cdw13 = cdw11_to_15[2];
+	sqe.cdw14 = cdw11_to_15[3];
+	sqe.cdw15 = cdw11_to_15[4];
 	return vroom_admin(c, &sqe, NULL, 0, cqe);
 }

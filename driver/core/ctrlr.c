@@ -101,15 +101,15 @@ static int check_csts(const struct vroom_ctrlr *c, uint32_t csts)
 
 int vroom_ctrlr_health(struct vroom_ctrlr *c)
 {
+	struct vroom_transport *t = c->transport;
 	uint32_t csts;
 	int ret = vroom_ctrlr_failed(c);
 
 	if (ret)
 		return ret;
-	ret = c->transport->ops->alive(c->transport);
+	ret = t->ops->alive(t);
 	if (!ret)
-		ret = c->transport->ops->read(c->transport, NVME_REG_CSTS, &csts, 4,
-					      HEALTH_TIMEOUT_MS);
+		ret = t->ops->read(t, NVME_REG_CSTS, &csts, 4, HEALTH_TIMEOUT_MS);
 	/* Slow to answer is not dead: that is for the commands' deadline to decide. */
 	if (ret == -ETIMEDOUT)
 		return 0;
@@ -281,11 +281,11 @@ static int set_number_of_queues(struct vroom_ctrlr *c)
 	struct nvme_cqe cqe;
 	int ret = vroom_admin_set_feature(c, NVME_FEAT_NUMBER_OF_QUEUES, cdw, &cqe);
 
+	if (!ret && cqe.status)
+		ret = vroom_fail_on(c->name, EIO, "cannot set the number of queues: %s",
+				    vroom_status_str(cqe.status));
 	if (ret)
 		return ret;
-	if (cqe.status)
-		return vroom_fail_on(c->name, EIO, "cannot set the number of queues: %s",
-				     vroom_status_str(cqe.status));
 	c->qpairs = VROOM_MIN((cqe.dw0 & 0xffff) + 1, (cqe.dw0 >> 16) + 1);
 	c->qpairs = VROOM_MIN(c->qpairs, ask);
 	return 0;

@@ -34,8 +34,6 @@
 /* Each region is twice the one before, up to this: controllers allow only so many. */
 #define REGION_BYTES_MAX (16ul << 30)
 
-/* --- blocks ---------------------------------------------------------------------------------- */
-
 enum block_state {
 	BLOCK_FREE,
 	BLOCK_TAKEN,
@@ -199,8 +197,6 @@ void vroom_pool_free_dead(struct vroom_dma_pool *p)
 	sweep(p, true);
 	vroom_unlock(&p->shared->lock);
 }
-
-/* --- regions --------------------------------------------------------------------------------- */
 
 /*
  * Maps BYTES of FD, which becomes the region's file; closed when that fails. The region begins at
@@ -423,8 +419,6 @@ int vroom_pool_grow(struct vroom_dma_pool *p, size_t bytes, size_t align)
 	vroom_unlock(&p->shared->lock);
 	return ret;
 }
-
-/* --- pools ----------------------------------------------------------------------------------- */
 
 int vroom_pool_init(struct vroom_dma_pool *p, struct vroom_dma_space *owner)
 {

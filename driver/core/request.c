@@ -20,8 +20,6 @@
 NVME_ASSERT(NVME_DSM_MAX_RANGES * sizeof(struct nvme_dsm_range) <= VROOM_PRP_LIST_BYTES,
 	    "ranges lie where PRP lists do");
 
-/* --- the caller's memory --------------------------------------------------------------------- */
-
 /* Of BYTES from OFFSET on; walk_next() comes to the first piece. */
 static struct vroom_walk walk_from(const struct vroom_io *io, uint64_t offset, uint64_t bytes)
 {
@@ -67,8 +65,6 @@ static bool has_memory(const struct vroom_io *io)
 	return bytes >= io->bytes;
 }
 
-/* --- memory of the driver's ------------------------------------------------------------------ */
-
 /* The slot's page for PRP lists and ranges; NULL: no memory. */
 static void *get_list(struct vroom_qpair *qp, uint32_t cid)
 {
@@ -107,8 +103,6 @@ static bool get_bounce(struct vroom_qpair *qp, struct vroom_slot_cold *slot, siz
 	cold->bounce_bytes += bytes;
 	return true;
 }
-
-/* --- one command ----------------------------------------------------------------------------- */
 
 /* How a command's data is reached. */
 struct transfer {
@@ -213,8 +207,6 @@ static int post(struct vroom_qpair *qp, const struct vroom_io *io, const struct 
 		slot->state = VROOM_SLOT_SLOW;
 	return 0;
 }
-
-/* --- requests of several commands ------------------------------------------------------------ */
 
 /* Moves slots that were freed since to those that are held back. */
 static void hold_back(struct vroom_qpair *qp)
@@ -346,8 +338,6 @@ static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint6
 	return no_dma_memory(qp, io);
 }
 
-/* --- submission ------------------------------------------------------------------------------ */
-
 static bool names_blocks(const struct vroom_io *io)
 {
 	return io->kind == VROOM_IO_DATA || io->kind == VROOM_IO_BLOCKS;
@@ -393,8 +383,6 @@ int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 		return submit_split(qp, io, (io->nlb + 1) / 2);
 	return ret ? no_dma_memory(qp, io) : 0;
 }
-
-/* --- completion ------------------------------------------------------------------------------ */
 
 static int bad_completion(struct vroom_qpair *qp, uint32_t cid)
 {

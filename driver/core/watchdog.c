@@ -19,8 +19,10 @@
 
 /* A deadline is this many ticks, so it is kept to an eighth. */
 #define DEADLINE_TICKS 8
-/* Of one look, however long after the last: who did not run looks thrice before a command is late,
- * for its controller may not have run either. */
+/*
+ * Time goes on by at most these from one look to the next: a process that did not run looks thrice
+ * before it believes a command late, for its controller may not have run either.
+ */
 #define TICKS_AT_ONCE	  4
 #define ALIVE_INTERVAL_MS 100
 #define CSTS_INTERVAL_MS  1000
@@ -55,8 +57,6 @@ void vroom_watchdog_init(struct vroom_qpair *qp)
 	qp->look_ticks = LOOK_TICKS;
 	qp->rings_to_look = 1;
 }
-
-/* --- the end of a queue pair --------------------------------------------------------------- */
 
 static const char *opcode_name(uint8_t opcode)
 {
@@ -116,8 +116,6 @@ int vroom_qpair_fail(struct vroom_qpair *qp, int err)
 	vroom_qpair_end(qp, err);
 	return err;
 }
-
-/* --- deadlines ------------------------------------------------------------------------------- */
 
 /*
  * Lets time go on. A command's deadline is a tick further off until the first look after its
@@ -180,8 +178,6 @@ int vroom_check_deadlines(struct vroom_qpair *qp, uint64_t now)
 	}
 	return ret ? vroom_qpair_fail(qp, ret) : 0;
 }
-
-/* --- looks --------------------------------------------------------------------------------- */
 
 /*
  * Offers the processor to the emulated controller or another job. Where jobs are scheduled in
