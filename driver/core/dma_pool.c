@@ -270,7 +270,7 @@ static uint32_t new_file(const struct vroom_dma_space *s)
 
 /* BYTES or more of huge pages in a file with a name. */
 static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vroom_dma_region *r,
-		      size_t bytes, bool *mounted)
+		      size_t bytes)
 {
 	char path[PATH_MAX];
 	int fd;
@@ -278,7 +278,6 @@ static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vr
 	r->file = new_file(s);
 	if (!file_path(s, shift, r->file, path))
 		return false;
-	*mounted = true;
 	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (map_file(r, fd, vroom_round_up(bytes, 1ul << shift), shift)) {
 		populate(r, s->transport->numa_node);
@@ -288,20 +287,14 @@ static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vr
 	return false;
 }
 
-static int map_physical(const struct vroom_dma_pool *p, struct vroom_dma_region *r, size_t wanted,
+static int map_physical(const struct vroom_dma_space *s, struct vroom_dma_region *r, size_t wanted,
 			size_t least)
 {
-	const struct vroom_dma_space *s = p->owner;
-	bool mounted = false;
-
-	if (map_named(s, 21, r, wanted, &mounted) || map_named(s, 21, r, least, &mounted) ||
-	    map_named(s, 30, r, least, &mounted))
+	if (map_named(s, 21, r, wanted) || map_named(s, 21, r, least) || map_named(s, 30, r, least))
 		return 0;
-	if (!mounted)
-		return vroom_fail_on(s->name, ENOENT,
-				     "DMA without an IOMMU needs hugetlbfs: vroom hugepages 64M");
 	return vroom_fail_on(s->name, ENOMEM,
-			     "too few huge pages for %zu MiB of DMA memory: vroom hugepages %zuM",
+			     "DMA without an IOMMU needs %zu MiB of free huge pages: "
+			     "vroom hugepages %zuM, as root",
 			     least >> 20, least >> 19);
 }
 
@@ -319,7 +312,7 @@ static int map_region(const struct vroom_dma_pool *p, struct vroom_dma_region *r
 	size_t sparse = region_bytes(p, least, REGION_BYTES);
 
 	if (p->owner->prefix[0])
-		return map_physical(p, r, pinned, least);
+		return map_physical(p->owner, r, pinned, least);
 	if (map_huge(r, pinned) || map_huge(r, least) ||
 	    map_file(r, memfd_create("vroom-dma", MFD_CLOEXEC),
 		     p->owner->transport->pins ? pinned : sparse, VROOM_HUGE_SHIFT))

@@ -104,14 +104,6 @@ static bool get_bounce(struct vroom_qpair *qp, struct vroom_slot_cold *slot, siz
 	return true;
 }
 
-/* How a command's data is reached. */
-struct transfer {
-	uint64_t prp1, prp2;
-	uint64_t offset; /* of the data in the request's memory */
-	uint64_t bytes;
-	bool copied; /* through the slot's bounce memory */
-};
-
 /* Where the controller sees VA of our own, most likely in the window at hand. */
 static uint64_t iova_of(const struct vroom_qpair *qp, const void *va)
 {
@@ -122,8 +114,8 @@ static uint64_t iova_of(const struct vroom_qpair *qp, const void *va)
 	return vroom_space_iova(&qp->ctrlr->space, va);
 }
 
-/* PRPs of what W goes over. An error: they cannot be, or it has to be copied. */
-static int map(struct vroom_qpair *qp, void *list, struct vroom_walk w, struct transfer *t)
+/* PRPs of what W goes over, by two entries in PRP. An error: they cannot be. */
+static int map(struct vroom_qpair *qp, void *list, struct vroom_walk w, uint64_t prp[2])
 {
 	struct vroom_prps prps;
 	int ret = 0;
@@ -136,33 +128,35 @@ static int map(struct vroom_qpair *qp, void *list, struct vroom_walk w, struct t
 	/* The next buffer is likely to be near this one; translation wants two pages at least. */
 	if (prps.window.bytes > 2 * qp->page_mask + 1)
 		qp->window = prps.window;
-	t->prp1 = prps.prp1;
-	t->prp2 = vroom_prp_second(&prps, prps.pages > 2 ? iova_of(qp, list) : 0);
+	prp[0] = prps.prp1;
+	prp[1] = vroom_prp_second(&prps, prps.pages > 2 ? iova_of(qp, list) : 0);
 	return 0;
 }
 
 /* The same through memory of the driver's. */
-static int map_copied(struct vroom_qpair *qp, void *list, struct vroom_slot_cold *slot,
-		      const struct vroom_io *io, struct transfer *t)
+static int map_copied(struct vroom_qpair *qp, uint32_t cid, void *list, struct vroom_walk w,
+		      uint8_t opcode, uint64_t prp[2])
 {
-	struct vroom_walk bounce;
+	struct vroom_slot_cold *slot = &qp->cold->slots[cid];
+	struct vroom_walk bounce = { .left = w.left };
 	int ret;
 
-	if (!get_bounce(qp, slot, t->bytes))
+	if (!get_bounce(qp, slot, w.left))
 		return -ENOMEM;
-	bounce = (struct vroom_walk){ .at = slot->bounce, .left = t->bytes };
-	ret = map(qp, list, bounce, t);
+	bounce.at = slot->bounce;
+	ret = map(qp, list, bounce, prp);
 	if (ret)
 		return ret;
-	t->copied = true;
-	if (nvme_direction(io->sqe.opcode) & NVME_TO_CTRLR)
-		copy(walk_from(io, t->offset, t->bytes), slot->bounce, true);
+	if (nvme_direction(opcode) & NVME_TO_CTRLR)
+		copy(w, slot->bounce, true);
+	if (nvme_direction(opcode) & NVME_TO_HOST)
+		slot->copy_to = w;
 	return 0;
 }
 
-/* Fills T in for the data of IO, in WHOLE's memory. -ENOMEM: no DMA memory now. */
+/* PRPs of the data of IO, which is what W goes over. -ENOMEM: no DMA memory now. */
 static int map_data(struct vroom_qpair *qp, uint32_t cid, const struct vroom_io *io,
-		    const struct vroom_io *whole, struct transfer *t)
+		    struct vroom_walk w, uint64_t prp[2])
 {
 	void *list;
 
@@ -173,36 +167,35 @@ static int map_data(struct vroom_qpair *qp, uint32_t cid, const struct vroom_io 
 		return -ENOMEM;
 	if (io->kind == VROOM_IO_RANGES) { /* copied always: the caller may change them at once */
 		memcpy(list, io->buf, io->bytes);
-		t->prp1 = iova_of(qp, list);
+		prp[0] = iova_of(qp, list);
 		return 0;
 	}
-	if (map(qp, list, walk_from(whole, t->offset, t->bytes), t) == 0)
+	if (map(qp, list, w, prp) == 0)
 		return 0;
-	return map_copied(qp, list, &qp->cold->slots[cid], whole, t);
+	return map_copied(qp, cid, list, w, io->sqe.opcode, prp);
 }
 
 /*
- * Posts one command, whose data is WHOLE's memory from OFFSET on; a free slot is there. REQUEST: it
- * is a part of that one. -ENOMEM: no DMA memory now.
+ * Posts one command, whose data W goes over; a free slot is there. REQUEST: it is a part of that
+ * one. -ENOMEM: no DMA memory now.
  */
-static int post(struct vroom_qpair *qp, const struct vroom_io *io, const struct vroom_io *whole,
-		uint64_t offset, struct vroom_request *request)
+static int post(struct vroom_qpair *qp, const struct vroom_io *io, struct vroom_walk w,
+		struct vroom_request *request)
 {
 	uint32_t cid = qp->free_slot; /* the one that vroom_post() takes */
 	struct vroom_slot_cold *cold = &qp->cold->slots[cid];
-	struct transfer t = { .offset = offset, .bytes = io->bytes };
+	uint64_t prp[2] = { 0 };
 	struct vroom_slot *slot;
-	int ret = map_data(qp, cid, io, whole, &t);
+	int ret;
 
-	if (ret)
-		return ret;
-	slot = vroom_post(qp, io, t.prp1, t.prp2);
-	if (vroom_is_long(io->sqe.opcode))
-		slot->deadline = vroom_long_deadline(&qp->cold->watchdog);
 	cold->request = request;
 	cold->copy_to.left = 0;
-	if (t.copied && (nvme_direction(io->sqe.opcode) & NVME_TO_HOST))
-		cold->copy_to = walk_from(whole, offset, t.bytes);
+	ret = map_data(qp, cid, io, w, prp);
+	if (ret)
+		return ret;
+	slot = vroom_post(qp, io, prp[0], prp[1]);
+	if (vroom_is_long(io->sqe.opcode))
+		slot->deadline = vroom_long_deadline(&qp->cold->watchdog);
 	if (request || cold->copy_to.left)
 		slot->state = VROOM_SLOT_SLOW;
 	return 0;
@@ -253,13 +246,15 @@ static int post_part(struct vroom_qpair *qp, struct vroom_request *r)
 {
 	uint64_t nlb = VROOM_MIN(r->io.nlb - r->submitted, r->part_blocks);
 	struct vroom_io part = r->io;
+	struct vroom_walk w;
 	int ret;
 
 	nvme_sqe_set_slba(&part.sqe, nvme_sqe_slba(&r->io.sqe) + r->submitted);
 	nvme_sqe_set_nlb(&part.sqe, (uint32_t)nlb);
 	part.nlb = nlb;
 	part.bytes = r->io.bytes ? nlb << part.lba_shift : 0;
-	ret = post(qp, &part, &r->io, r->submitted << part.lba_shift, r);
+	w = walk_from(&r->io, r->submitted << part.lba_shift, part.bytes);
+	ret = post(qp, &part, w, r);
 	if (!ret) {
 		r->outstanding++;
 		r->submitted += nlb;
@@ -378,7 +373,7 @@ int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 				     io->sqe.opcode, wrong);
 	if (names_blocks(io) && io->nlb > blocks_per_command(qp, io))
 		return submit_split(qp, io, blocks_per_command(qp, io));
-	ret = post(qp, io, io, 0, NULL);
+	ret = post(qp, io, walk_from(io, 0, io->bytes), NULL);
 	if (ret && names_blocks(io) && io->nlb > 1) /* less at a time may go */
 		return submit_split(qp, io, (io->nlb + 1) / 2);
 	return ret ? no_dma_memory(qp, io) : 0;
