@@ -56,7 +56,6 @@ int vroom_admin_init(struct vroom_ctrlr *c)
 	return a->buffer ? vroom_queues_init(c, 0, &a->sq, &a->cq, a->kicks, false) : -ENOMEM;
 }
 
-/* The queues' indices follow from the counters. */
 static void load_indices(struct vroom_admin *a)
 {
 	uint32_t completed = a->shared->completed;

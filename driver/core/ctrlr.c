@@ -85,7 +85,6 @@ static int all_ones(const struct vroom_ctrlr *c)
 	return vroom_fail_on(c->name, ENODEV, "registers read all ones: the controller is gone");
 }
 
-/* What CSTS says against the controller; 0 when nothing does. */
 static int check_csts(const struct vroom_ctrlr *c, uint32_t csts)
 {
 	if (csts == UINT32_MAX)
@@ -118,7 +117,6 @@ int vroom_ctrlr_health(struct vroom_ctrlr *c)
 	return ret ? vroom_ctrlr_mark_failed(c, ret) : 0;
 }
 
-/* Waits until the bits MASK of CSTS equal WANT. */
 static int wait_csts(struct vroom_ctrlr *c, uint32_t mask, uint32_t want, unsigned timeout_ms,
 		     const char *what)
 {
@@ -151,7 +149,6 @@ static int wait_ready(struct vroom_ctrlr *c, uint32_t ready, const char *what)
 	return wait_csts(c, NVME_CSTS_RDY_MASK, ready, units * 500, what);
 }
 
-/* What CAP must offer for vroom to drive the controller. */
 static int check_capabilities(struct vroom_ctrlr *c)
 {
 	int ret = read_register(c, NVME_REG_CAP, &c->cap, 8);

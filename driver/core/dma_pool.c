@@ -27,12 +27,13 @@
 #include "base/size.h"
 #include "core/dma.h"
 
-/* Ordinary memory is taken page by page as it is touched, so that a generous size costs nothing. */
-#define REGION_BYTES (256ul << 20)
-/* The first region where memory is taken at once: huge pages, or locked ones. */
+/*
+ * Of the first region; generous where memory is taken as it is touched, not at once (huge or locked
+ * pages). Each is twice the one before, to a limit: controllers allow only so many.
+ */
+#define REGION_BYTES	    (256ul << 20)
 #define REGION_BYTES_PINNED (4ul << 20)
-/* Each region is twice the one before, up to this: controllers allow only so many. */
-#define REGION_BYTES_MAX (16ul << 30)
+#define REGION_BYTES_MAX    (16ul << 30)
 
 enum block_state {
 	BLOCK_FREE,
@@ -79,7 +80,6 @@ static uint64_t merge_free(struct vroom_dma_region *r, uint64_t unit)
 	return units;
 }
 
-/* Takes UNITS from the free block at UNIT, SKIP units into it. */
 static void *take_block(struct vroom_dma_region *r, uint64_t unit, uint64_t skip, uint64_t units)
 {
 	uint64_t rest = block_units(r, unit) - skip - units;
@@ -116,7 +116,6 @@ static bool any_suspect(const struct vroom_dma_pool *p)
 	return suspect;
 }
 
-/* Frees the block at UNIT, or keeps it back. */
 static void give_back(const struct vroom_dma_pool *p, struct vroom_dma_region *r, uint64_t unit)
 {
 	enum block_state state = any_suspect(p) ? BLOCK_KEPT_BACK : BLOCK_FREE;
@@ -124,7 +123,6 @@ static void give_back(const struct vroom_dma_pool *p, struct vroom_dma_region *r
 	set_block(r, unit, block_word(block_units(r, unit), state, 0));
 }
 
-/* Does the block at UNIT belong to a process that has ended? */
 static bool is_orphan(const struct vroom_dma_region *r, uint64_t unit)
 {
 	pid_t owner = (pid_t)(r->block[unit] & 0xfffffff);
@@ -268,7 +266,6 @@ static uint32_t new_file(const struct vroom_dma_space *s)
 	return __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
 }
 
-/* BYTES or more of huge pages in a file with a name. */
 static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vroom_dma_region *r,
 		      size_t bytes)
 {

@@ -81,20 +81,20 @@ uint64_t vroom_space_remove_files(const struct vroom_dma_space *s, uint32_t file
 /* The lowest IOVA with BYTES free behind it, and a huge page's alignment. The lock is held. */
 static uint64_t find_iova(const struct vroom_dma_space_shared *sh, size_t bytes)
 {
+	const struct vroom_dma_mapping *m = sh->mapping;
 	uint64_t iova = IOVA_FIRST;
 
-	for (unsigned i = 0; i < VROOM_MAX_MAPPINGS; i++) {
-		const struct vroom_dma_mapping *m = &sh->mapping[i];
-
-		if (!m->bytes || iova + bytes <= m->iova || m->iova + m->bytes <= iova)
-			continue;
-		iova = vroom_round_up(m->iova + m->bytes, VROOM_HUGE_PAGE);
-		i = UINT_MAX; /* from the start: mappings are in no order */
+	while (m < sh->mapping + VROOM_MAX_MAPPINGS) {
+		if (m->bytes && iova < m->iova + m->bytes && m->iova < iova + bytes) {
+			iova = vroom_round_up(m->iova + m->bytes, VROOM_HUGE_PAGE);
+			m = sh->mapping; /* from the start: mappings are in no order */
+		} else {
+			m++;
+		}
 	}
 	return iova;
 }
 
-/* Adds the stretches of MAP that are contiguous for the controller. */
 static int add_windows(struct vroom_dma_space *s, const struct vroom_dma_map *map)
 {
 	size_t page = 1ul << map->page_shift, pages = map->bytes >> map->page_shift;

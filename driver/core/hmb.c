@@ -5,12 +5,9 @@
 #include "base/size.h"
 #include "core/ctrlr.h"
 
-/* As much is lent at most, as by the kernel's driver. */
-#define MAX_BYTES (128ul << 20)
-/* The unit of HMPRE, HMMIN and HMMINDS in Identify Controller. */
-#define HMB_UNIT 4096ul
-/* A piece lies within one huge page, for it is contiguous for the controller. */
-#define PIECE_BYTES VROOM_HUGE_PAGE
+#define MAX_BYTES   (128ul << 20)   /* as the kernel's driver lends at most */
+#define HMB_UNIT    4096ul	    /* of HMPRE, HMMIN and HMMINDS in Identify Controller */
+#define PIECE_BYTES VROOM_HUGE_PAGE /* contiguous for the controller */
 
 static void free_all(struct vroom_ctrlr *c)
 {
@@ -22,7 +19,6 @@ static void free_all(struct vroom_ctrlr *c)
 	*h = (struct vroom_hmb){ 0 };
 }
 
-/* Pieces for WANTED bytes, or as many as there is memory for. */
 static void allocate(struct vroom_ctrlr *c, size_t wanted, size_t piece, unsigned limit)
 {
 	struct vroom_hmb *h = &c->hmb;
@@ -74,11 +70,10 @@ void vroom_hmb_lend(struct vroom_ctrlr *c)
 	if (least > piece * limit || (c->transport->pool && piece > PIECE_BYTES))
 		return;
 	allocate(c, wanted, piece, limit);
-	if (!c->hmb.bytes || c->hmb.bytes < least || set_feature(c, true)) {
+	if (!c->hmb.bytes || c->hmb.bytes < least || set_feature(c, true))
 		free_all(c);
-		return;
-	}
-	vroom_notice(c, "lends the drive %zu MiB as its host memory buffer", c->hmb.bytes >> 20);
+	else
+		vroom_notice(c, "lends %zu MiB as host memory buffer", c->hmb.bytes >> 20);
 }
 
 void vroom_hmb_take_back(struct vroom_ctrlr *c)

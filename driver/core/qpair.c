@@ -19,7 +19,6 @@ static int delete_queue_locked(struct vroom_ctrlr *c, uint8_t opcode, unsigned q
 	return vroom_admin_locked(c, &sqe, NULL, 0, NULL);
 }
 
-/* Deletes the queues of dead processes. */
 static void delete_dead(struct vroom_ctrlr *c)
 {
 	pid_t *owners = c->shared->qpair_owner;

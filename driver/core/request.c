@@ -12,10 +12,8 @@
 #include "core/prp.h"
 #include "core/qpair.h"
 
-/* A request that is copied goes out in parts of this size, so that copies are few and small. */
-#define BOUNCE_PART_BYTES (256ul << 10)
-/* Memory for copies that a queue pair keeps. */
-#define BOUNCE_BYTES_MAX (64ul << 20)
+#define BOUNCE_PART_BYTES (256ul << 10) /* of a request that is copied: few copies, and small */
+#define BOUNCE_BYTES_MAX  (64ul << 20)	/* that a queue pair keeps for copies */
 
 NVME_ASSERT(NVME_DSM_MAX_RANGES * sizeof(struct nvme_dsm_range) <= VROOM_PRP_LIST_BYTES,
 	    "ranges lie where PRP lists do");
@@ -43,14 +41,12 @@ static bool walk_next(struct vroom_walk *w)
 	return true;
 }
 
-/* Copies what W goes over to MEM, or from there. */
 static void copy(struct vroom_walk w, char *mem, bool to_mem)
 {
 	for (; walk_next(&w); mem += w.bytes)
 		memcpy(to_mem ? mem : w.at, to_mem ? w.at : mem, w.bytes);
 }
 
-/* Is there memory for all of it? */
 static bool has_memory(const struct vroom_io *io)
 {
 	uint64_t bytes = 0;
@@ -65,7 +61,6 @@ static bool has_memory(const struct vroom_io *io)
 	return bytes >= io->bytes;
 }
 
-/* The slot's page for PRP lists and ranges; NULL: no memory. */
 static void *get_list(struct vroom_qpair *qp, uint32_t cid)
 {
 	struct vroom_qpair_cold *cold = qp->cold;
@@ -233,7 +228,6 @@ void vroom_qpair_unblock(struct vroom_qpair *qp)
 	qp->free_slot = qp->cold->held_slot;
 }
 
-/* Blocks that one command of the kind of IO can name or move. */
 static uint64_t blocks_per_command(const struct vroom_qpair *qp, const struct vroom_io *io)
 {
 	if (io->kind == VROOM_IO_BLOCKS)
@@ -241,7 +235,6 @@ static uint64_t blocks_per_command(const struct vroom_qpair *qp, const struct vr
 	return VROOM_MIN(qp->ctrlr->max_transfer >> io->lba_shift, (uint64_t)NVME_RW_MAX_NLB);
 }
 
-/* Posts the next part. -ENOMEM: there is no memory for it now. */
 static int post_part(struct vroom_qpair *qp, struct vroom_request *r)
 {
 	uint64_t nlb = VROOM_MIN(r->io.nlb - r->submitted, r->part_blocks);
@@ -297,13 +290,13 @@ void vroom_request_continue(struct vroom_qpair *qp)
 	vroom_ring(qp);
 }
 
-/* Does the controller see all of IO's memory, and in a form that PRP entries can describe? */
+/* Perhaps, for an iovec; small parts do no harm. */
 static bool is_copied(struct vroom_qpair *qp, const struct vroom_io *io)
 {
 	struct vroom_dma_window w;
 
 	if (io->iov)
-		return true; /* perhaps; small parts do no harm */
+		return true;
 	return vroom_space_find(&qp->ctrlr->space, io->buf, &w) || ((uintptr_t)io->buf & 3);
 }
 
@@ -338,7 +331,6 @@ static bool names_blocks(const struct vroom_io *io)
 	return io->kind == VROOM_IO_DATA || io->kind == VROOM_IO_BLOCKS;
 }
 
-/* Why IO is no command, or NULL. */
 static const char *what_is_wrong(const struct vroom_qpair *qp, const struct vroom_io *io)
 {
 	if (names_blocks(io) && !io->nlb)

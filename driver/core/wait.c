@@ -11,10 +11,8 @@
 #include "base/size.h"
 #include "core/qpair.h"
 
-/* Queue pairs at once. */
-#define WAIT_MAX 64
-/* Wakes now and then to look at deadlines and at the controller. */
-#define LOOK_INTERVAL_MS 100
+#define WAIT_MAX	 64  /* queue pairs at once */
+#define LOOK_INTERVAL_MS 100 /* at deadlines and at the controller */
 
 /* An eventfd that the queue pair's own MSI-X vector signals. */
 int vroom_qpair_connect_interrupt(struct vroom_qpair *qp)
@@ -22,10 +20,8 @@ int vroom_qpair_connect_interrupt(struct vroom_qpair *qp)
 	struct vroom_transport *t = qp->ctrlr->transport;
 
 	if (!t->ops->set_irq || qp->qid >= t->vectors)
-		return vroom_fail_on(
-			qp->ctrlr->name, ENOSPC,
-			"has %u MSI-X vectors, one for admin; wait=poll, or fewer jobs",
-			t->vectors);
+		return vroom_fail_on(qp->ctrlr->name, ENOSPC,
+				     "only %u MSI-X vectors; wait=poll, or fewer jobs", t->vectors);
 	qp->cold->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (qp->cold->eventfd < 0)
 		return vroom_fail_on(qp->ctrlr->name, errno, "eventfd: %s", strerror(errno));
