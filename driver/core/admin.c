@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "core/ctrlr.h"
-#include "core/prp.h"
 
 #define HEALTH_INTERVAL_MS 100
 
@@ -113,26 +112,21 @@ static int drain(struct vroom_ctrlr *c)
 	return ret;
 }
 
-static int submit(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, size_t bytes)
+static void submit(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, size_t bytes)
 {
 	struct vroom_admin *a = &c->admin;
 	struct nvme_sqe *entry = vroom_sq_entry(&a->sq);
-	struct vroom_prps prps;
 
 	*entry = *sqe;
 	entry->cid = (uint16_t)(a->shared->submitted % VROOM_ADMIN_ENTRIES);
-	if (bytes) {
-		vroom_prp_begin(&prps, c->page_size, a->list, NULL);
-		if (vroom_prp_add(&prps, &c->space, a->buffer, bytes))
-			return -EFAULT;
-		entry->prp1 = prps.prp1;
-		entry->prp2 = prps.second;
+	if (bytes) { /* two pages at most, which are neighbours */
+		entry->prp1 = vroom_space_iova(&c->space, a->buffer);
+		entry->prp2 = bytes > c->page_size ? entry->prp1 + c->page_size : 0;
 	}
 	/* Release: the entry is whole before it counts. For a kill, not for readers. */
 	__atomic_store_n(&a->shared->submitted, a->shared->submitted + 1, __ATOMIC_RELEASE);
 	load_indices(a);
 	vroom_sq_ring(&a->sq);
-	return 0;
 }
 
 int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *buf, size_t bytes,
@@ -158,9 +152,8 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 		return ret;
 	if (bytes && (direction & NVME_TO_CTRLR))
 		memcpy(a->buffer, buf, bytes);
-	ret = submit(c, sqe, bytes);
-	if (!ret)
-		ret = reap(c, what, &done);
+	submit(c, sqe, bytes);
+	ret = reap(c, what, &done);
 	if (ret)
 		return ret;
 	done.status &= (uint16_t)~NVME_STATUS_PHASE_MASK;

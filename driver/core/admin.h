@@ -13,10 +13,8 @@
 
 struct vroom_ctrlr;
 
-/* Entries of either queue: a power of two, so that counters may run over. */
-#define VROOM_ADMIN_ENTRIES 32u
-/* Bytes that a command moves at most. */
-#define VROOM_ADMIN_BYTES 8192u
+#define VROOM_ADMIN_ENTRIES 32u	  /* of either queue: a power of two, for counters run over */
+#define VROOM_ADMIN_BYTES   8192u /* that a command moves at most: two pages */
 
 struct vroom_admin_shared {
 	uint32_t submitted; /* commands since it was enabled; stored before the doorbell */
@@ -27,8 +25,7 @@ struct vroom_admin {
 	struct vroom_sq sq;
 	struct vroom_cq cq;
 	struct vroom_kick kicks[2];
-	void *buffer; /* VROOM_ADMIN_BYTES of DMA memory */
-	uint64_t list[VROOM_ADMIN_BYTES / 4096];
+	void *buffer; /* VROOM_ADMIN_BYTES of DMA memory, aligned to as many: contiguous */
 	struct vroom_admin_shared *shared;
 };
 

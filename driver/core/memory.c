@@ -12,12 +12,9 @@ void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
 	struct vroom_dma_pool *pool = &c->pool;
 	void *mem;
 
-	if (!align)
-		align = c->page_size;
-	align = VROOM_MAX(align, VROOM_DMA_UNIT);
+	align = VROOM_MAX(align ? align : c->page_size, VROOM_DMA_UNIT);
 	if (!bytes || bytes > PTRDIFF_MAX / 2 || align > PTRDIFF_MAX / 2 || (align & (align - 1))) {
-		vroom_fail_on(c->name, EINVAL, "cannot allocate %zu bytes of DMA memory at %zu",
-			      bytes, align);
+		vroom_fail_on(c->name, EINVAL, "no DMA memory of %zu bytes at %zu", bytes, align);
 		return NULL;
 	}
 	mem = vroom_pool_alloc(pool, bytes, align);
@@ -69,9 +66,7 @@ int vroom_dma_register(struct vroom_ctrlr *c, void *mem, size_t bytes, int fd, u
 		return vroom_fail_on(c->name, EINVAL, "memory to register is not in units of %lu",
 				     VROOM_DMA_UNIT);
 	if (c->space.prefix[0])
-		return vroom_fail_on(c->name, ENOTSUP,
-				     "without an IOMMU only memory of "
-				     "vroom_dma_alloc() can be used without a copy");
+		return vroom_fail_on(c->name, ENOTSUP, "needs an IOMMU; use vroom_dma_alloc()");
 	if (vroom_space_overlaps(&c->space, mem, bytes))
 		return vroom_fail_on(c->name, EEXIST, "can reach a part of the memory already");
 	/* As large pages as there are in it, for there are fewer of them then. */
