@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Transport vfio: a function on vfio-pci, behind an IOMMU that lets it reach nothing but what
- * is mapped here. An ordinary user who owns the group's file, or the device's, may do it.
+ * is mapped here. An ordinary user who owns the group's file may do it.
  * How it is opened, and where its memory goes, is the group's: vfio_group.c.
  */
 #include <errno.h>
@@ -29,53 +29,35 @@
 struct vfio {
 	struct vroom_transport base;
 	struct vroom_device device;
-	const char *name; /* the address as written */
 	int lock_fd;
 	struct vroom_vfio_function function;
-	char *bar0; /* NULL: not mappable, registers go through the device's file */
+	volatile char *bar0;
 	size_t bar0_bytes;
-	uint64_t bar0_offset; /* in the device's file */
-	uint64_t config_offset;
+	uint64_t config_offset; /* of configuration space in the device's file */
 };
 
 static int vfio_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
 		     unsigned timeout_ms)
 {
-	const struct vfio *v = (const struct vfio *)t;
-
 	(void)timeout_ms;
-	if (v->bar0)
-		vroom_mmio_read(v->bar0 + offset, value, width);
-	else if (pread(v->function.fd, value, width, (off_t)(v->bar0_offset + offset)) !=
-		 (ssize_t)width)
-		return vroom_fail(EIO, "%s: cannot read register %xh", v->name, offset);
+	vroom_mmio_read(((const struct vfio *)t)->bar0 + offset, value, width);
 	return 0;
 }
 
 static int vfio_write(struct vroom_transport *t, uint32_t offset, const void *value, unsigned width)
 {
-	const struct vfio *v = (const struct vfio *)t;
-
-	if (v->bar0)
-		vroom_mmio_write(v->bar0 + offset, value, width);
-	else if (pwrite(v->function.fd, value, width, (off_t)(v->bar0_offset + offset)) !=
-		 (ssize_t)width)
-		return vroom_fail(EIO, "%s: cannot write register %xh", v->name, offset);
+	vroom_mmio_write(((const struct vfio *)t)->bar0 + offset, value, width);
 	return 0;
 }
 
 static int vfio_dma_map(struct vroom_transport *t, struct vroom_dma_map *m)
 {
-	struct vfio *v = (struct vfio *)t;
-
-	return vroom_vfio_map(&v->function, v->name, m);
+	return vroom_vfio_map(&((struct vfio *)t)->function, m);
 }
 
 static int vfio_dma_unmap(struct vroom_transport *t, uint64_t iova, size_t bytes)
 {
-	struct vfio *v = (struct vfio *)t;
-
-	return vroom_vfio_unmap(&v->function, v->name, iova, bytes);
+	return vroom_vfio_unmap(&((struct vfio *)t)->function, iova, bytes);
 }
 
 /* Sets the bits SET of the command register and clears the bits CLEAR. Does it have them so now? */
@@ -99,7 +81,7 @@ static int vfio_allow_dma(struct vroom_transport *t)
 
 	return change_command(v, PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER, 0)
 		       ? 0
-		       : vroom_fail(EIO, "%s: cannot enable bus mastering", v->name);
+		       : vroom_fail(EIO, "%s: cannot enable bus mastering", v->function.name);
 }
 
 static int vfio_reset(struct vroom_transport *t)
@@ -107,7 +89,7 @@ static int vfio_reset(struct vroom_transport *t)
 	const struct vfio *v = (const struct vfio *)t;
 
 	return ioctl(v->function.fd, VFIO_DEVICE_RESET)
-		       ? vroom_fail(errno, "%s: the function cannot be reset: %s", v->name,
+		       ? vroom_fail(errno, "%s: the function cannot be reset: %s", v->function.name,
 				    strerror(errno))
 		       : 0;
 }
@@ -133,7 +115,7 @@ static int set_irqs(const struct vfio *v, unsigned first, const int *fds, unsign
 	int ret = 0;
 
 	if (!set)
-		return vroom_fail(ENOMEM, "%s: out of memory", v->name);
+		return vroom_fail(ENOMEM, "%s: out of memory", v->function.name);
 	*set = (struct vfio_irq_set){
 		.argsz = (uint32_t)bytes,
 		.flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
@@ -143,7 +125,7 @@ static int set_irqs(const struct vfio *v, unsigned first, const int *fds, unsign
 	};
 	memcpy(set->data, fds, count * sizeof(int));
 	if (ioctl(v->function.fd, VFIO_DEVICE_SET_IRQS, set))
-		ret = vroom_fail(errno, "%s: cannot set up MSI-X interrupts: %s", v->name,
+		ret = vroom_fail(errno, "%s: cannot set up MSI-X interrupts: %s", v->function.name,
 				 strerror(errno));
 	free(set);
 	return ret;
@@ -165,7 +147,7 @@ static void vfio_close(struct vroom_transport *t, bool owner)
 	struct vfio *v = (struct vfio *)t;
 
 	if (v->bar0)
-		munmap(v->bar0, v->bar0_bytes);
+		munmap((void *)(uintptr_t)v->bar0, v->bar0_bytes);
 	vroom_vfio_close(&v->function, owner);
 	if (v->lock_fd >= 0)
 		close(v->lock_fd);
@@ -181,21 +163,20 @@ static int map_bar0(struct vfio *v)
 
 	if (ioctl(v->function.fd, VFIO_DEVICE_GET_REGION_INFO, &config) ||
 	    ioctl(v->function.fd, VFIO_DEVICE_GET_REGION_INFO, &bar))
-		return vroom_fail(errno, "%s: cannot look at BAR0: %s", v->name, strerror(errno));
+		return vroom_fail(errno, "%s: cannot look at BAR0: %s", v->function.name,
+				  strerror(errno));
 	if (bar.size < NVME_REG_DOORBELLS + 4096)
-		return vroom_fail(ENODEV, "%s: BAR0 is no NVMe register file (%llu bytes)", v->name,
-				  (unsigned long long)bar.size);
-	v->config_offset = config.offset;
-	v->bar0_offset = bar.offset;
-	if (!(bar.flags & VFIO_REGION_INFO_FLAG_MMAP))
-		return 0;
+		return vroom_fail(ENODEV, "%s: BAR0 is no NVMe register file (%llu bytes)",
+				  v->function.name, (unsigned long long)bar.size);
 	map = mmap(NULL, bar.size, PROT_READ | PROT_WRITE, MAP_SHARED, v->function.fd,
 		   (off_t)bar.offset);
-	if (map == MAP_FAILED) /* kernels that keep the page of the MSI-X table to themselves */
-		return 0;
+	if (map == MAP_FAILED)
+		return vroom_fail(errno, "%s: cannot map BAR0 (Linux before 4.16 cannot): %s",
+				  v->function.name, strerror(errno));
+	v->config_offset = config.offset;
 	v->bar0 = map;
 	v->bar0_bytes = bar.size;
-	v->base.doorbells = (volatile uint32_t *)(void *)(v->bar0 + NVME_REG_DOORBELLS);
+	v->base.doorbells = (volatile uint32_t *)(v->bar0 + NVME_REG_DOORBELLS);
 	v->base.doorbell_bytes = bar.size - NVME_REG_DOORBELLS;
 	return 0;
 }
@@ -210,7 +191,7 @@ static int enable_vectors(struct vfio *v)
 		return vroom_fail(ENOTSUP,
 				  "%s: the device has no MSI-X interrupts for its queues; "
 				  "use wait=poll",
-				  v->name);
+				  v->function.name);
 	v->base.vectors = VROOM_MIN(info.count, (uint32_t)MAX_VECTORS);
 	memset(nothing, 0xff, sizeof(nothing));
 	return set_irqs(v, 0, nothing, v->base.vectors);
@@ -225,13 +206,13 @@ static int vfio_open(const struct vroom_address *addr, const struct vroom_transp
 	if (!v)
 		return vroom_fail(ENOMEM, "%s: out of memory", addr->text);
 	v->base.ops = &vroom_transport_vfio;
-	v->name = addr->text;
+	v->function.name = addr->text;
 	v->lock_fd = v->function.fd = -1;
 	ret = vroom_device_look(addr->path, &v->device);
 	if (!ret)
 		ret = vroom_device_lock(v->device.bdf, &v->lock_fd);
 	if (!ret)
-		ret = vroom_vfio_open(&v->device, v->name, &v->function);
+		ret = vroom_vfio_open(&v->device, &v->function);
 	if (!ret)
 		ret = map_bar0(v);
 	if (!ret && opts->interrupts)
