@@ -40,7 +40,7 @@ bool vroom_is_namespace(const char *name);
  */
 bool vroom_device_fact(const char *bdf, const char *key, char *out, size_t size);
 
-/* A line "KEY value" of the function's record; false: there is none. */
-bool vroom_device_record(const char *bdf, const char *key, char *out, size_t size);
+/* The value of the NTH line "KEY value" of the function's record; false: there is none. */
+bool vroom_device_record(const char *bdf, const char *key, int nth, char *out, size_t size);
 
 #endif

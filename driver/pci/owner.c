@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,16 +29,13 @@ static int open_plain(const char *path, int flags)
 	return -EMLINK;
 }
 
-/* Opens the lock file of a function, to WRITE or to look; an ordinary user may be its owner as
- * well. */
+/* Opens the lock file of a function, to WRITE or to look; any user may own the function. */
 static int open_lock_file(const char *bdf, bool write)
 {
 	int fd, flags = write ? O_RDWR : O_RDONLY;
-	char path[PATH_MAX];
+	char path[64];
 
 	snprintf(path, sizeof(path), "/run/lock/vroom-%s", bdf);
-	if (access("/run/lock", F_OK) != 0)
-		snprintf(path, sizeof(path), "/tmp/vroom-%s.lock", bdf);
 	/* Another user's file must not be opened with O_CREAT (fs.protected_regular). */
 	fd = open_plain(path, flags);
 	if (fd == -ENOENT && write) {
@@ -61,14 +57,11 @@ static int open_lock_file(const char *bdf, bool write)
 }
 
 /* A lock of the open file, which forked processes share (fcntl(2), open file description). */
-static struct flock whole_file(void)
-{
-	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET };
-}
+static const struct flock whole_file = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
 
 int vroom_device_owner(const char *bdf)
 {
-	struct flock lock = whole_file();
+	struct flock lock = whole_file;
 	int ret = 0, fd = open_lock_file(bdf, false);
 	char pid[32] = "";
 
@@ -86,12 +79,11 @@ int vroom_device_owner(const char *bdf)
 
 int vroom_device_lock(const char *bdf, int *out)
 {
-	struct flock lock = whole_file();
 	int fd = open_lock_file(bdf, true);
 
 	if (fd < 0)
 		return fd;
-	if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+	if (fcntl(fd, F_OFD_SETLK, &whole_file) != 0) {
 		close(fd);
 		return vroom_device_owner(bdf);
 	}

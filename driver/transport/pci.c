@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/pci_regs.h>
+#include <pciaccess.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +117,7 @@ static int write_attribute(const struct pci *p, const char *name, const char *va
 	char path[128];
 	int fd, ret = 0;
 
-	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/%s", p->device.bdf, name);
+	snprintf(path, sizeof(path), VROOM_PCI_DEVICES "/%s/%s", p->device.bdf, name);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0 || write(fd, value, strlen(value)) < 0)
 		ret = -errno;
@@ -152,11 +154,28 @@ static void pci_close(struct vroom_transport *t, bool owner)
 		write_attribute(p, "enable", "0");
 	if (p->bar0)
 		pci_device_unmap_range(p->dev, (void *)(uintptr_t)p->bar0, p->bar0_bytes);
-	if (p->dev)
-		vroom_device_put();
 	if (p->lock_fd >= 0)
 		close(p->lock_fd);
 	free(p);
+}
+
+static void init_libpciaccess(void)
+{
+	pci_system_init(); /* where this fails, no function is found */
+}
+
+/* libpciaccess' handle of the function, NULL: there is none. */
+static struct pci_device *find_function(const char *bdf)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	unsigned domain, bus, device, function;
+	struct pci_device *dev;
+
+	pthread_once(&once, init_libpciaccess);
+	if (sscanf(bdf, "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4)
+		return NULL;
+	dev = pci_device_find_by_slot(domain, bus, device, function);
+	return dev && pci_device_probe(dev) == 0 ? dev : NULL;
 }
 
 static int map_bar0(struct pci *p)
@@ -166,15 +185,14 @@ static int map_bar0(struct pci *p)
 	void *map = NULL;
 	int err;
 
-	p->dev = vroom_device_get(p->device.bdf);
+	p->dev = find_function(p->device.bdf);
 	if (!p->dev)
-		return vroom_fail(errno, "%s: libpciaccess finds no such function: %s", p->name,
-				  strerror(errno));
+		return vroom_fail(ENODEV, "%s: libpciaccess finds no such function", p->name);
 	bar = &p->dev->regions[0];
 	if (bar->is_IO || bar->size < NVME_REG_DOORBELLS + 4096)
 		return vroom_fail(ENODEV, "%s: BAR0 is no NVMe register file (%llu bytes)", p->name,
 				  (unsigned long long)bar->size);
-	vroom_device_attribute(p->device.bdf, "enable", enabled, sizeof(enabled));
+	vroom_read_line(enabled, sizeof(enabled), VROOM_PCI_DEVICES "/%s/enable", p->device.bdf);
 	if (!strcmp(enabled, "0")) {
 		pci_device_enable(p->dev); /* power state D0, memory decoding */
 		p->enabled = true;
