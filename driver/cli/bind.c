@@ -292,13 +292,13 @@ static int check_target(const struct arguments *a, const struct vroom_device *d,
 	char rest[512];
 
 	if (!strcmp(driver, "vfio-pci"))
-		return d->iommu_group < 0
-			       ? vroom_fail(
-					 ENOTSUP,
-					 "%s: there is no IOMMU for the device; enable VT-d or AMD-Vi "
-					 "in the firmware (and intel_iommu=on), or use --driver none",
-					 a->address)
-			       : vroom_device_group_rest(d, rest, sizeof(rest));
+		return d->iommu_group < 0 ? vroom_fail(ENOTSUP,
+						       "%s: there is no IOMMU for the device; "
+						       "enable VT-d or AMD-Vi "
+						       "in the firmware (and intel_iommu=on), or "
+						       "use --driver none",
+						       a->address)
+					  : vroom_device_group_rest(d, rest, sizeof(rest));
 	if (d->iommu_translates)
 		return vroom_fail(ENOTSUP,
 				  "%s: an IOMMU translates the device's addresses; use --driver "
@@ -363,18 +363,20 @@ static void name_rest_of_group(const struct arguments *a, const struct vroom_dev
 
 int cli_bind(int argc, char **argv)
 {
-	static const struct argp argp = {
-		bind_options,
-		parse,
-		"ADDRESS...",
-		"Takes the NVMe controller at each ADDRESS from the kernel's driver, for vroom to drive: a "
-		"PCI address or a name like /dev/nvme0n1, which goes on to name it. Refuses what is "
-		"mounted, part of LVM or md, in use as swap, or held open; nothing is changed then. A job "
-		"can use a controller when all of its IOMMU group are bound. vroom unbind gives it back.",
-		0,
-		0,
-		0
-	};
+	static const struct argp argp = { bind_options,
+					  parse,
+					  "ADDRESS...",
+					  "Takes the NVMe controller at each ADDRESS from the "
+					  "kernel's driver, for vroom to drive: a "
+					  "PCI address or a name like /dev/nvme0n1, which goes on "
+					  "to name it. Refuses what is "
+					  "mounted, part of LVM or md, in use as swap, or held "
+					  "open; nothing is changed then. A job "
+					  "can use a controller when all of its IOMMU group are "
+					  "bound. vroom unbind gives it back.",
+					  0,
+					  0,
+					  0 };
 	struct arguments a = { 0 };
 
 	argp_parse(&argp, argc, argv, 0, NULL, &a);

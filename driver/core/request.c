@@ -366,7 +366,7 @@ static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint6
 	struct vroom_request *r = calloc(1, sizeof(*r));
 
 	if (!r)
-		return vroom_fail(ENOMEM, "%s: out of memory", qp->ctrlr->address.text);
+		return vroom_fail_on(qp->ctrlr->name, ENOMEM, "out of memory");
 	r->io = *io;
 	r->part_blocks = limit;
 	if (io->bytes && is_copied(qp, io))
@@ -378,8 +378,8 @@ static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint6
 	if (r->outstanding)
 		return 0;
 	free(r);
-	return vroom_fail(ENOMEM, "%s: no DMA memory for a transfer of %llu bytes",
-			  qp->ctrlr->address.text, (unsigned long long)io->bytes);
+	return vroom_fail_on(qp->ctrlr->name, ENOMEM, "no DMA memory for a transfer of %llu bytes",
+			     (unsigned long long)io->bytes);
 }
 
 /* --- submission ------------------------------------------------------------------------------ */
@@ -411,7 +411,7 @@ int vroom_submit_blocked(const struct vroom_qpair *qp)
 
 int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 {
-	const char *address = qp->ctrlr->address.text, *wrong = what_is_wrong(qp, io);
+	const char *address = qp->ctrlr->name, *wrong = what_is_wrong(qp, io);
 	bool names_blocks = io->kind == VROOM_IO_DATA || io->kind == VROOM_IO_BLOCKS;
 	int ret;
 
@@ -422,8 +422,8 @@ int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 		return submit_split(qp, io, blocks_per_command(qp, io));
 	if (io->bytes > qp->ctrlr->max_transfer)
 		return vroom_fail(EINVAL,
-				  "%s: a command of %llu bytes is larger than the "
-				  "controller's limit of %llu and cannot be split",
+				  "%s: a command of %llu bytes is larger than the controller's "
+				  "limit of %llu and cannot be split",
 				  address, (unsigned long long)io->bytes,
 				  (unsigned long long)qp->ctrlr->max_transfer);
 	ret = post(qp, io, io, 0, NULL);
@@ -440,10 +440,10 @@ int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 
 static int bad_completion(struct vroom_qpair *qp, uint32_t cid)
 {
-	int ret = vroom_fail(EPROTO,
-			     "%s: queue %u: the controller completed command %u, which "
-			     "is not outstanding; it is broken or another program drives it too",
-			     qp->ctrlr->address.text, qp->qid, cid);
+	int ret = vroom_fail_on(qp->ctrlr->name, EPROTO,
+				"queue %u: the controller completed command %u, which is not "
+				"outstanding; it is broken or another program drives it too",
+				qp->qid, cid);
 
 	vroom_ctrlr_mark_failed(qp->ctrlr, ret);
 	qp->error = ret;

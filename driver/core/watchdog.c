@@ -122,8 +122,8 @@ int vroom_qpair_fail(struct vroom_qpair *qp, int err)
 	if (qp->error)
 		return qp->error;
 	describe(qp, first_deadline(qp), command, sizeof(command));
-	vroom_fail(-err, "%s: %s: no completion: %s", qp->ctrlr->address.text, command,
-		   vroom_ctrlr_reason(qp->ctrlr));
+	vroom_fail_on(qp->ctrlr->name, -err, "%s: no completion: %s", command,
+		      vroom_ctrlr_reason(qp->ctrlr));
 	qp->error = err;
 	qp->look_ticks = 0;
 	vroom_qpair_block(qp);
