@@ -34,10 +34,9 @@ int vroom_device_look(const char *bdf, struct vroom_device *out)
 	snprintf(out->bdf, sizeof(out->bdf), "%s", bdf);
 	vroom_read_line(text, sizeof(text), VROOM_PCI_DEVICES "/%s/class", bdf);
 	if (!text[0])
-		return vroom_fail(ENODEV, "%s: no such PCI function; see vroom list", bdf);
+		return vroom_fail_on(bdf, ENODEV, "no such PCI function; see vroom list");
 	if (strtoul(text, NULL, 16) != VROOM_PCI_CLASS_NVME)
-		return vroom_fail(ENODEV, "%s: is not an NVMe controller (PCI class %s)", bdf,
-				  text);
+		return vroom_fail_on(bdf, ENODEV, "is not an NVMe controller (PCI class %s)", text);
 	vroom_read_link(out->driver, sizeof(out->driver), VROOM_PCI_DEVICES "/%s/driver", bdf);
 	vroom_read_link(text, sizeof(text), VROOM_PCI_DEVICES "/%s/iommu_group", bdf);
 	out->iommu_group = text[0] ? atoi(text) : -1;
@@ -81,10 +80,10 @@ int vroom_device_group_rest(const struct vroom_device *d, char *text, size_t siz
 	text[0] = '\0';
 	return vroom_for_entries(on_group_member, &g, VROOM_IOMMU_GROUPS "/%d/devices",
 				 d->iommu_group)
-		       ? vroom_fail(EBUSY,
-				    "%s: IOMMU group %d goes to vfio as a whole, but %s; take that "
-				    "one from its driver, or move the drive to another slot",
-				    d->bdf, d->iommu_group, g.blocker)
+		       ? vroom_fail_on(d->bdf, EBUSY,
+				       "IOMMU group %d goes to vfio as a whole, but %s; take that "
+				       "one from its driver, or move the drive to another slot",
+				       d->iommu_group, g.blocker)
 		       : 0;
 }
 
@@ -94,8 +93,8 @@ int vroom_device_check_group(const struct vroom_device *d)
 	int ret = vroom_device_group_rest(d, rest, sizeof(rest));
 
 	return ret || !rest[0] ? ret
-			       : vroom_fail(EBUSY,
-					    "%s: IOMMU group %d goes to vfio as a whole; bind the "
-					    "rest of it first: vroom bind %s",
-					    d->bdf, d->iommu_group, rest);
+			       : vroom_fail_on(d->bdf, EBUSY,
+					       "IOMMU group %d goes to vfio as a whole; bind the "
+					       "rest of it first: vroom bind %s",
+					       d->iommu_group, rest);
 }

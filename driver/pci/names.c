@@ -160,13 +160,14 @@ int vroom_device_resolve(const char *name, char bdf[VROOM_BDF_MAX], uint32_t *ns
 	if (strncmp(name, "/dev/", 5) == 0)
 		s.name = name + 5;
 	if (sscanf(s.name, "nvme%un%up%u", &controller, &ns, &part) == 3)
-		return vroom_fail(EINVAL, "%s: is a partition; name the namespace, /dev/nvme%un%u",
-				  name, controller, ns);
+		return vroom_fail_on(name, EINVAL,
+				     "is a partition; name the namespace, /dev/nvme%un%u",
+				     controller, ns);
 	s.names_of = vroom_device_names;
 	if (vroom_for_entries(on_function, &s, VROOM_PCI_DEVICES))
 		return 0;
 	s.names_of = vroom_device_recorded_names;
 	if (vroom_for_entries(on_function, &s, VROOM_RECORDS))
 		return 0;
-	return vroom_fail(ENODEV, "%s: no such NVMe device on a PCI bus; see vroom list", name);
+	return vroom_fail_on(name, ENODEV, "no such NVMe device on a PCI bus; see vroom list");
 }

@@ -46,13 +46,13 @@ static int open_lock_file(const char *bdf, bool write)
 			fd = open_plain(path, flags);
 	}
 	if (fd == -EMLINK)
-		return vroom_fail(EPERM,
-				  "%s: %s is a link or no plain file, and not vroom's lock file; "
-				  "see who put it there, and remove it",
-				  bdf, path);
+		return vroom_fail_on(bdf, EPERM,
+				     "%s is a link or no plain file, and not vroom's lock file; "
+				     "see who put it there, and remove it",
+				     path);
 	if (fd < 0)
-		return vroom_fail(-fd, "%s: cannot open the lock file %s: %s", bdf, path,
-				  strerror(-fd));
+		return vroom_fail_on(bdf, -fd, "cannot open the lock file %s: %s", path,
+				     strerror(-fd));
 	return fd;
 }
 
@@ -70,8 +70,8 @@ int vroom_device_owner(const char *bdf)
 	if (fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) {
 		if (pread(fd, pid, sizeof(pid) - 1, 0) < 0)
 			pid[0] = '\0';
-		ret = vroom_fail(EBUSY, "%s: in use by another vroom, pid %d or a job of it", bdf,
-				 atoi(pid));
+		ret = vroom_fail_on(bdf, EBUSY, "in use by another vroom, pid %d or a job of it",
+				    atoi(pid));
 	}
 	close(fd);
 	return ret;
@@ -89,8 +89,7 @@ int vroom_device_lock(const char *bdf, int *out)
 	}
 	if (ftruncate(fd, 0) != 0 || dprintf(fd, "%d\n", getpid()) < 0) {
 		close(fd);
-		return vroom_fail(errno, "%s: cannot write the lock file: %s", bdf,
-				  strerror(errno));
+		return vroom_fail_on(bdf, errno, "cannot write the lock file: %s", strerror(errno));
 	}
 	*out = fd;
 	return 0;
