@@ -15,7 +15,7 @@
 
 #include "cli/cli.h"
 #include "base/clock.h"
-#include "base/size.h"
+#include "emulator/size.h"
 #include "vroom.h"
 
 /* A constant-rate counter, much cheaper to read than the clock; its unit is measured. */

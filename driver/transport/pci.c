@@ -205,13 +205,11 @@ static int map_bar0(struct pci *p)
 	if (!err)
 		err = pci_device_map_range(p->dev, bar->base_addr, bar->size,
 					   PCI_DEV_MAP_FLAG_WRITABLE, &map);
-	if (err == EPERM || err == EACCES)
+	if (err)
 		return vroom_fail_on(p->name, err,
 				     "cannot map BAR0: %s; it takes root and a kernel that is not "
 				     "locked down (or vfio-pci, with an IOMMU)",
 				     strerror(err));
-	if (err)
-		return vroom_fail_on(p->name, err, "cannot map BAR0: %s", strerror(err));
 	p->bar0 = map;
 	p->bar0_bytes = bar->size;
 	p->base.doorbells = (volatile uint32_t *)(p->bar0 + NVME_REG_DOORBELLS);

@@ -361,21 +361,16 @@ static int vfio_set_irq(struct vroom_transport *t, unsigned vector, int fd)
 
 static int open_node(const struct vfio *v, const char *path, int *fd)
 {
+	const char *hint = "is the module vfio-pci loaded?";
+
 	*fd = open(path, O_RDWR | O_CLOEXEC);
 	if (*fd >= 0)
 		return 0;
 	if (errno == EACCES || errno == EPERM)
-		return vroom_fail_on(v->name, errno,
-				     "cannot open %s: %s; give it to this user: "
-				     "vroom bind --user NAME %s, as root",
-				     path, strerror(errno), v->device.bdf);
+		hint = "give it to this user: vroom bind --user NAME ADDRESS, as root";
 	if (errno == EBUSY)
-		return vroom_fail_on(v->name, errno,
-				     "another program has %s open, and an IOMMU group goes to one "
-				     "at a time; end it first",
-				     path);
-	return vroom_fail_on(v->name, errno, "cannot open %s: %s; is the module vfio-pci loaded?",
-			     path, strerror(errno));
+		hint = "another program has the IOMMU group, which goes to one at a time";
+	return vroom_fail_on(v->name, errno, "cannot open %s: %s; %s", path, strerror(errno), hint);
 }
 
 static int open_group(const struct vfio *v, struct group *g)
