@@ -86,15 +86,3 @@ int vroom_device_group_rest(const struct vroom_device *d, char *text, size_t siz
 				       d->iommu_group, g.blocker)
 		       : 0;
 }
-
-int vroom_device_check_group(const struct vroom_device *d)
-{
-	char rest[512];
-	int ret = vroom_device_group_rest(d, rest, sizeof(rest));
-
-	return ret || !rest[0] ? ret
-			       : vroom_fail_on(d->bdf, EBUSY,
-					       "IOMMU group %d goes to vfio as a whole; bind the "
-					       "rest of it first: vroom bind %s",
-					       d->iommu_group, rest);
-}

@@ -35,7 +35,4 @@ int vroom_device_look(const char *bdf, struct vroom_device *out);
  */
 int vroom_device_group_rest(const struct vroom_device *d, char *text, size_t size);
 
-/* May vfio open D? -EBUSY when other functions of its group have to be bound first. */
-int vroom_device_check_group(const struct vroom_device *d);
-
 #endif

@@ -25,8 +25,7 @@ struct holder {
 	size_t size;
 };
 
-static bool says(struct holder *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool says(struct holder *h, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool says(struct holder *h, const char *format, ...)
 {
 	va_list args;
 
@@ -139,11 +138,13 @@ bool vroom_device_holder(const char *bdf, char *text, size_t size)
 	text[0] = '\0';
 	for (int i = 0; i < count && !held; i++) {
 		h.disk = names[i].name;
-		if (vroom_is_namespace(h.disk))
+		if (!names[i].nsid)
+			held = is_held(&h, h.disk, "nvme");
+		else if (!strncmp(h.disk, "ng", 2))
+			held = is_held(&h, h.disk, "nvme-generic");
+		else
 			held = vroom_for_entries(on_partition, &h, "/sys/class/block/%s", h.disk) ||
 			       is_held(&h, h.disk, "block");
-		else
-			held = is_held(&h, h.disk, names[i].nsid ? "nvme-generic" : "nvme");
 	}
 	return held;
 }

@@ -26,7 +26,8 @@ static void add_name(struct names *n, uint32_t nsid, const char *prefix, const c
 	n->list[n->count++].nsid = nsid;
 }
 
-bool vroom_is_namespace(const char *name)
+/* nvme0n1 is one; nvme0c0n1 is a hidden path to one, nvme0n1p1 a part of one. */
+static bool is_namespace(const char *name)
 {
 	unsigned controller, ns;
 	int end = 0;
@@ -48,7 +49,7 @@ static bool on_block_device(const char *name, void *arg)
 {
 	char nsid[32];
 
-	if (!vroom_is_namespace(name) || !is_of_controller(arg, name))
+	if (!is_namespace(name) || !is_of_controller(arg, name))
 		return false;
 	vroom_read_line(nsid, sizeof(nsid), "/sys/class/block/%s/nsid", name);
 	add_name(arg, (uint32_t)strtoul(nsid, NULL, 10), "", name);

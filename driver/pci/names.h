@@ -31,9 +31,6 @@ int vroom_device_names(const char *bdf, struct vroom_device_name *names, int max
 /* The same as it was when `vroom bind` took the function: it goes on to be called so. */
 int vroom_device_recorded_names(const char *bdf, struct vroom_device_name *names, int max);
 
-/* nvme0n1 is a namespace; nvme0c0n1 is a hidden path to one, nvme0n1p1 a part of one. */
-bool vroom_is_namespace(const char *name);
-
 /*
  * What the kernel's driver knows of the device, or knew when `vroom bind` took it: "model",
  * "serial", "firmware_rev", "bytes" (of all namespaces). False, and "" in OUT: unknown.

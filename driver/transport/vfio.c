@@ -373,20 +373,29 @@ static int open_node(const struct vfio *v, const char *path, int *fd)
 	return vroom_fail_on(v->name, errno, "cannot open %s: %s; %s", path, strerror(errno), hint);
 }
 
+static void close_group(const struct group *g)
+{
+	/* With the last descriptor of all processes the mappings go. */
+	if (g->fd >= 0)
+		close(g->fd);
+	if (g->container >= 0)
+		close(g->container);
+	if (g->space)
+		munmap(g->space, sizeof(*g->space));
+}
+
 static int open_group(const struct vfio *v, struct group *g)
 {
 	void *space;
 	char path[64];
 	int ret = vroom_share(v->name, sizeof(*g->space), &space);
 
-	*g = (struct group){ .number = v->device.iommu_group,
-			     .users = 1,
-			     .fd = -1,
-			     .container = -1,
-			     .space = space };
+	*g = (struct group){
+		.number = v->device.iommu_group, .fd = -1, .container = -1, .space = space
+	};
+	snprintf(path, sizeof(path), "/dev/vfio/%d", g->number);
 	if (!ret)
 		ret = vroom_lock_init(&g->space->lock);
-	snprintf(path, sizeof(path), "/dev/vfio/%d", g->number);
 	if (!ret)
 		ret = open_node(v, path, &g->fd);
 	if (!ret)
@@ -397,49 +406,69 @@ static int open_group(const struct vfio *v, struct group *g)
 				    "cannot use IOMMU group %d: %s; is the module vfio_iommu_type1 "
 				    "loaded?",
 				    g->number, strerror(errno));
+	if (ret)
+		close_group(g);
 	return ret;
 }
 
-static void put_group_locked(struct group *g)
-{
-	if (--g->users)
-		return;
-	/* With the last descriptor of all processes the mappings go. */
-	if (g->fd >= 0)
-		close(g->fd);
-	if (g->container >= 0)
-		close(g->container);
-	if (g->space)
-		munmap(g->space, sizeof(*g->space));
-}
-
-static int get_group_locked(struct vfio *v)
+/* The group if it is open, else an unused entry, or NULL. */
+static struct group *find_group(int number)
 {
 	struct group *unused = NULL;
-	int ret;
 
 	for (struct group *g = groups; g < groups + MAX_GROUPS; g++) {
-		if (!g->users) {
+		if (!g->users)
 			unused = g;
-		} else if (g->number == v->device.iommu_group) {
-			g->users++;
-			v->group = g;
-			return 0;
-		}
+		else if (g->number == number)
+			return g;
 	}
-	if (!unused)
-		return vroom_fail_on(v->name, EMFILE, "%d IOMMU groups are in use", MAX_GROUPS);
-	ret = open_group(v, unused);
+	return unused;
+}
+
+static int join_group(struct vfio *v)
+{
+	struct group *g;
+	int ret = 0;
+
+	pthread_mutex_lock(&groups_lock);
+	g = find_group(v->device.iommu_group);
+	if (!g)
+		ret = vroom_fail_on(v->name, EMFILE, "%d IOMMU groups are in use", MAX_GROUPS);
+	else if (!g->users)
+		ret = open_group(v, g);
+	if (!ret) {
+		g->users++;
+		v->group = g;
+	}
+	pthread_mutex_unlock(&groups_lock);
 	if (ret)
-		put_group_locked(unused);
-	else
-		v->group = unused;
-	return ret;
+		return ret;
+	lock_space(g);
+	v->bit = ~g->space->functions & (g->space->functions + 1); /* the lowest that is free */
+	g->space->functions |= v->bit;
+	vroom_unlock(&g->space->lock);
+	return v->bit ? 0 : vroom_fail_on(v->name, EMFILE, "64 functions of the group are in use");
+}
+
+static void leave_group(const struct vfio *v, bool owner)
+{
+	struct group *g = v->group;
+
+	if (owner) {
+		end_use(v, 0, UINT64_MAX);
+		lock_space(g);
+		g->space->functions &= ~v->bit;
+		vroom_unlock(&g->space->lock);
+	}
+	pthread_mutex_lock(&groups_lock);
+	if (--g->users == 0)
+		close_group(g);
+	pthread_mutex_unlock(&groups_lock);
 }
 
 static int open_function(struct vfio *v)
 {
-	struct address_space *s;
+	char rest[512];
 	int ret;
 
 	if (v->device.iommu_group < 0)
@@ -448,21 +477,16 @@ static int open_function(struct vfio *v)
 				     "firmware, and intel_iommu=on); without one: vroom bind "
 				     "--driver none %s",
 				     v->device.bdf);
-	ret = vroom_device_check_group(&v->device);
+	ret = vroom_device_group_rest(&v->device, rest, sizeof(rest));
+	if (!ret && rest[0])
+		ret = vroom_fail_on(v->name, EBUSY,
+				    "IOMMU group %d goes to vfio as a whole; bind the rest of it "
+				    "first: vroom bind %s",
+				    v->device.iommu_group, rest);
+	if (!ret)
+		ret = join_group(v);
 	if (ret)
 		return ret;
-	pthread_mutex_lock(&groups_lock);
-	ret = get_group_locked(v);
-	pthread_mutex_unlock(&groups_lock);
-	if (ret)
-		return ret;
-	s = v->group->space;
-	lock_space(v->group);
-	v->bit = ~s->functions & (s->functions + 1); /* the lowest that is free */
-	s->functions |= v->bit;
-	vroom_unlock(&s->lock);
-	if (!v->bit)
-		return vroom_fail_on(v->name, EMFILE, "64 functions of the group are in use");
 	v->fd = ioctl(v->group->fd, VFIO_GROUP_GET_DEVICE_FD, v->device.bdf);
 	return v->fd >= 0 ? 0
 			  : vroom_fail_on(v->name, errno, "cannot open the device of group %d: %s",
@@ -517,16 +541,8 @@ static void vfio_close(struct vroom_transport *t, bool owner)
 		munmap((void *)(uintptr_t)v->bar0, v->bar0_bytes);
 	if (v->fd >= 0) /* the last descriptor to go resets the device */
 		close(v->fd);
-	if (v->group && owner) {
-		end_use(v, 0, UINT64_MAX);
-		lock_space(v->group);
-		v->group->space->functions &= ~v->bit;
-		vroom_unlock(&v->group->space->lock);
-	}
-	pthread_mutex_lock(&groups_lock);
 	if (v->group)
-		put_group_locked(v->group);
-	pthread_mutex_unlock(&groups_lock);
+		leave_group(v, owner);
 	if (v->lock_fd >= 0)
 		close(v->lock_fd);
 	free(v);
