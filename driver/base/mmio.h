@@ -10,15 +10,12 @@
 
 /*
  * Orders accesses to registers and to memory that the device reads and writes: it finds what is
- * stored before it is told, we find what it wrote before it told us. x86 keeps this order by
- * itself.
+ * stored before it is told, we find what it wrote before it told us.
  */
 static inline void vroom_mmio_order(void)
 {
 #if defined(__aarch64__)
 	__asm__ volatile("dmb osh" ::: "memory");
-#elif defined(__x86_64__)
-	__asm__ volatile("" ::: "memory");
 #else
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif

@@ -154,7 +154,7 @@ static int write_record(const struct vroom_device *d)
 	for (int i = 0; i < count; i++)
 		fprintf(f, "name %s %u\n", names[i].name, names[i].nsid);
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
-		if (vroom_device_fact(d->bdf, facts[i], text, sizeof(text)))
+		if (cli_fact(d->bdf, facts[i], text, sizeof(text)))
 			fprintf(f, "%s %s\n", facts[i], text);
 	return fclose(f)
 		       ? vroom_fail(errno, "%s: cannot write %s: %s", d->bdf, path, strerror(errno))

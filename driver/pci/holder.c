@@ -62,9 +62,8 @@ static bool on_holder(const char *name, void *arg)
 	char dm[256];
 
 	vroom_read_line(dm, sizeof(dm), "/sys/class/block/%s/dm/name", name);
-	if (dm[0])
-		return says(arg, "part of the device-mapper volume %s (LVM, crypt, ...)", dm);
-	return says(arg, "part of %s", name);
+	return dm[0] ? says(arg, "part of the device-mapper volume %s (LVM, crypt, ...)", dm)
+		     : says(arg, "part of %s", name);
 }
 
 static bool on_fd(const char *fd, void *arg)

@@ -31,12 +31,6 @@ int vroom_device_names(const char *bdf, struct vroom_device_name *names, int max
 /* The same as it was when `vroom bind` took the function: it goes on to be called so. */
 int vroom_device_recorded_names(const char *bdf, struct vroom_device_name *names, int max);
 
-/*
- * What the kernel's driver knows of the device, or knew when `vroom bind` took it: "model",
- * "serial", "firmware_rev", "bytes" (of all namespaces). False, and "" in OUT: unknown.
- */
-bool vroom_device_fact(const char *bdf, const char *key, char *out, size_t size);
-
 /* The value of the NTH line "KEY value" of the function's record; false: there is none. */
 bool vroom_device_record(const char *bdf, const char *key, int nth, char *out, size_t size);
 

@@ -19,11 +19,10 @@ void vroom_read_line(char *out, size_t size, const char *path, ...)
 	va_end(args);
 	out[0] = '\0';
 	f = fopen(real, "re");
-	if (!f)
-		return;
-	if (fgets(out, (int)size, f))
+	if (f && fgets(out, (int)size, f))
 		out[strcspn(out, "\n")] = '\0';
-	fclose(f);
+	if (f)
+		fclose(f);
 }
 
 void vroom_read_link(char *out, size_t size, const char *path, ...)

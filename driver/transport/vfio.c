@@ -249,17 +249,6 @@ static int vfio_dma_unmap(struct vroom_transport *t, uint64_t iova, size_t bytes
 		   : 0;
 }
 
-/* Does the IOMMU let nothing through any more, for the whole group? */
-static bool nothing_mapped(const struct group *g)
-{
-	bool nothing;
-
-	lock_space(g);
-	nothing = !find_overlap(g->space, 0, UINT64_MAX);
-	vroom_unlock(&g->space->lock);
-	return nothing;
-}
-
 /* --- registers and interrupts --------------------------------------------------------------- */
 
 static int vfio_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
@@ -324,10 +313,13 @@ static int vfio_reset(struct vroom_transport *t)
 static int vfio_cut_off(struct vroom_transport *t)
 {
 	const struct vfio *v = (const struct vfio *)t;
-	bool no_master = change_command(v, 0, PCI_COMMAND_MASTER);
+	bool nothing_mapped, no_master = change_command(v, 0, PCI_COMMAND_MASTER);
 
 	end_use(v, 0, UINT64_MAX);
-	return nothing_mapped(v->group) || no_master ? 0 : vfio_reset(t);
+	lock_space(v->group);
+	nothing_mapped = !find_overlap(v->group->space, 0, UINT64_MAX);
+	vroom_unlock(&v->group->space->lock);
+	return nothing_mapped || no_master ? 0 : vfio_reset(t);
 }
 
 /* Connects COUNT vectors from FIRST on to eventfd FD; -1: to nothing. */
@@ -427,6 +419,7 @@ static struct group *find_group(int number)
 
 static int join_group(struct vfio *v)
 {
+	struct address_space *s;
 	struct group *g;
 	int ret = 0;
 
@@ -436,17 +429,18 @@ static int join_group(struct vfio *v)
 		ret = vroom_fail_on(v->name, EMFILE, "%d IOMMU groups are in use", MAX_GROUPS);
 	else if (!g->users)
 		ret = open_group(v, g);
-	if (!ret) {
+	if (g && !ret) {
 		g->users++;
 		v->group = g;
 	}
 	pthread_mutex_unlock(&groups_lock);
 	if (ret)
 		return ret;
-	lock_space(g);
-	v->bit = ~g->space->functions & (g->space->functions + 1); /* the lowest that is free */
-	g->space->functions |= v->bit;
-	vroom_unlock(&g->space->lock);
+	lock_space(v->group);
+	s = v->group->space;
+	v->bit = ~s->functions & (s->functions + 1); /* the lowest that is free */
+	s->functions |= v->bit;
+	vroom_unlock(&s->lock);
 	return v->bit ? 0 : vroom_fail_on(v->name, EMFILE, "64 functions of the group are in use");
 }
 
