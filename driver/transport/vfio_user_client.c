@@ -4,138 +4,100 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/size.h"
 
-struct vfio_user_shared {
-	pthread_mutex_t lock;
-	uint16_t msg_id;
-	bool broken; /* nobody knows any more where the next message begins */
-	struct vfio_user_inbox in;
+static const char *const command_names[] = {
+	[VFIO_USER_VERSION] = "VERSION",
+	[VFIO_USER_DMA_MAP] = "DMA_MAP",
+	[VFIO_USER_DMA_UNMAP] = "DMA_UNMAP",
+	[VFIO_USER_DEVICE_GET_INFO] = "DEVICE_GET_INFO",
+	[VFIO_USER_DEVICE_GET_REGION_INFO] = "DEVICE_GET_REGION_INFO",
+	[VFIO_USER_DEVICE_GET_REGION_IO_FDS] = "DEVICE_GET_REGION_IO_FDS",
+	[VFIO_USER_DEVICE_SET_IRQS] = "DEVICE_SET_IRQS",
+	[VFIO_USER_REGION_READ] = "REGION_READ",
+	[VFIO_USER_REGION_WRITE] = "REGION_WRITE",
+	[VFIO_USER_DEVICE_RESET] = "DEVICE_RESET",
 };
-
-static const char *command_name(uint16_t command)
-{
-	static const char *const names[] = {
-		[VFIO_USER_VERSION] = "VERSION",
-		[VFIO_USER_DMA_MAP] = "DMA_MAP",
-		[VFIO_USER_DMA_UNMAP] = "DMA_UNMAP",
-		[VFIO_USER_DEVICE_GET_INFO] = "DEVICE_GET_INFO",
-		[VFIO_USER_DEVICE_GET_REGION_INFO] = "DEVICE_GET_REGION_INFO",
-		[VFIO_USER_DEVICE_GET_REGION_IO_FDS] = "DEVICE_GET_REGION_IO_FDS",
-		[VFIO_USER_DEVICE_GET_IRQ_INFO] = "DEVICE_GET_IRQ_INFO",
-		[VFIO_USER_DEVICE_SET_IRQS] = "DEVICE_SET_IRQS",
-		[VFIO_USER_REGION_READ] = "REGION_READ",
-		[VFIO_USER_REGION_WRITE] = "REGION_WRITE",
-		[VFIO_USER_DEVICE_RESET] = "DEVICE_RESET",
-	};
-
-	return command < VROOM_LENGTH(names) && names[command] ? names[command] : "message";
-}
 
 static int gone(const struct vfio_user_client *c)
 {
 	if (c->may_be_busy)
-		return vroom_fail(EBUSY, "%s: the controller has another client", c->name);
-	return vroom_fail(ENODEV,
-			  "%s: the controller's process closed the connection; start it "
-			  "again and repeat the run",
-			  c->name);
-}
-
-/* Waits for EVENTS on the socket, until DEADLINE at most. */
-static int wait_for(const struct vfio_user_client *c, short events, uint64_t deadline)
-{
-	struct pollfd p = { .fd = c->socket, .events = events };
-	uint64_t now = vroom_now_ms();
-	int ret;
-
-	if (now >= deadline)
-		return -ETIMEDOUT;
-	ret = poll(&p, 1, (int)VROOM_MIN(deadline - now, 1000));
-	return ret < 0 && errno != EINTR ? -errno : 0;
+		return vroom_fail_on(c->name, EBUSY, "the controller has another client");
+	return vroom_fail_on(c->name, ENODEV,
+			     "the controller's process closed the connection; start it again and "
+			     "repeat the run");
 }
 
 /* A server that reads nothing fills the socket: then the reply's deadline counts as well. */
-static int send_message(struct vfio_user_client *c, uint16_t id, const struct vfio_user_message *m,
+static int send_message(struct vfio_user_client *c, const struct vfio_user_message *m,
 			uint64_t deadline)
 {
 	struct vfio_user_header header = {
-		.msg_id = id,
+		.msg_id = ++c->msg_id,
 		.command = m->command,
 		.msg_size = (uint32_t)(sizeof(header) + m->bytes),
 	};
 	int ret;
 
-	for (;;) {
-		ret = vfio_user_send(c->socket, &header, m->payload, m->fds, m->nr_fds,
+	do {
+		ret = vfio_user_send(c->socket, &header, m->payload, m->fd, m->fd != NULL,
 				     MSG_DONTWAIT);
-		if (ret != -EAGAIN)
-			return ret;
-		ret = wait_for(c, POLLOUT, deadline);
-		if (ret)
-			return ret;
-	}
-}
-
-/* The message at hand has been looked at, or is nobody's. */
-static void next_message(struct vfio_user_inbox *in)
-{
-	vfio_user_drop_fds(in);
-	in->received = 0;
+	} while (ret == -EAGAIN && vroom_wait_fd(c->socket, POLLOUT, deadline));
+	return ret == -EAGAIN ? -ETIMEDOUT : ret;
 }
 
 /*
- * Waits for the reply to message ID. What else arrives is read and dropped: replies that a
- * dead process did not fetch, and commands of the server, which a client without guest
- * memory of its own has nothing to say to.
+ * Waits for the reply to the last message. What else arrives is dropped: replies that a dead
+ * process did not fetch, and commands of the server, which a client without guest memory of its
+ * own has nothing to say to.
  */
-static int receive_reply(struct vfio_user_client *c, uint16_t id, uint64_t deadline)
+static int receive_reply(struct vfio_user_client *c, uint64_t deadline)
 {
-	struct vfio_user_inbox *in = &c->shared->in;
+	struct vfio_user_inbox *in = &c->in;
 
-	for (;;) {
+	do {
 		int ret = vfio_user_receive(c->socket, in);
 
 		if (ret < 0)
 			return ret;
 		if (ret && (in->header.flags & VFIO_USER_FLAG_TYPE_MASK) == VFIO_USER_FLAG_REPLY &&
-		    in->header.msg_id == id)
+		    in->header.msg_id == c->msg_id)
 			return 0;
-		if (ret)
-			next_message(in);
-		/* A look at the clock after each message: they may come for ever. */
-		ret = ret && vroom_now_ms() < deadline ? 0 : wait_for(c, POLLIN, deadline);
-		if (ret)
-			return ret;
-	}
+		if (ret) {
+			vfio_user_drop_fds(in);
+			in->received = 0;
+		}
+	} while (vroom_wait_fd(c->socket, POLLIN, deadline));
+	return -ETIMEDOUT;
 }
 
 /* From the inbox to M. */
-static int take_reply(struct vfio_user_client *c, struct vfio_user_message *m)
+static int take_reply(struct vfio_user_client *c, const struct vfio_user_message *m)
 {
-	struct vfio_user_inbox *in = &c->shared->in;
-	size_t bytes = in->header.msg_size - sizeof(in->header);
+	struct vfio_user_inbox *in = &c->in;
+	size_t bytes = in->header.msg_size - sizeof(in->header),
+	       room = VROOM_MAX(m->room, m->least);
+	uint32_t err = in->header.error_no;
 
+	in->received = 0;
 	if (in->header.flags & VFIO_USER_FLAG_ERROR) {
-		uint32_t error_no = in->header.error_no;
-		int err = error_no && error_no < 4096 ? (int)error_no : EINVAL;
-
-		return vroom_fail(err, "%s: the controller refused %s: %s", c->name,
-				  command_name(m->command), strerror(err));
+		if (!err || err >= 4096)
+			err = EINVAL;
+		return vroom_fail_on(c->name, (int)err, "the controller refused %s: %s",
+				     command_names[m->command], strerror((int)err));
 	}
 	if (bytes < m->least)
-		return vroom_fail(EPROTO, "%s: %s was answered with %zu bytes, not %zu", c->name,
-				  command_name(m->command), bytes, m->least);
-	m->reply_bytes = VROOM_MIN(bytes, m->capacity);
-	if (m->reply_bytes)
-		memcpy(m->reply, in->bytes + sizeof(in->header), m->reply_bytes);
+		return vroom_fail_on(c->name, EPROTO, "%s was answered with %zu bytes, not %zu",
+				     command_names[m->command], bytes, m->least);
+	if (room) {
+		memset(m->reply, 0, room);
+		memcpy(m->reply, in->bytes + sizeof(in->header), VROOM_MIN(bytes, room));
+	}
 	if (m->reply_fd && in->nr_fds) {
 		*m->reply_fd = in->fds[0];
 		in->fds[0] = in->fds[--in->nr_fds];
@@ -143,90 +105,52 @@ static int take_reply(struct vfio_user_client *c, struct vfio_user_message *m)
 	return 0;
 }
 
-/* What went wrong between sending M and having its reply. */
-static int explain(const struct vfio_user_client *c, const struct vfio_user_message *m, int ret)
+static int exchange_locked(struct vfio_user_client *c, const struct vfio_user_message *m)
 {
+	unsigned timeout_ms = m->timeout_ms ? m->timeout_ms : c->timeout_ms;
+	uint64_t deadline = vroom_now_ms() + timeout_ms;
+	int ret;
+
+	if (c->in.taking)
+		return vroom_fail_on(c->name, ENODEV,
+				     "the connection is lost: a process that shared it was killed "
+				     "while it read an answer; repeat the run");
+	c->in.nr_fds = 0; /* those of a process that died here have gone with it */
+	ret = send_message(c, m, deadline);
+	if (!ret)
+		ret = receive_reply(c, deadline);
 	switch (ret) {
+	case 0: return take_reply(c, m);
 	case -ETIMEDOUT:
-		return vroom_fail(ETIMEDOUT,
-				  "%s: no answer to %s within %u ms; is the controller's process "
-				  "stuck%s?",
-				  c->name, command_name(m->command),
-				  m->timeout_ms ? m->timeout_ms : c->timeout_ms,
-				  c->may_be_busy ? ", or serving another client" : "");
+		return vroom_fail_on(c->name, ETIMEDOUT,
+				     "no answer to %s within %u ms; is the controller's process "
+				     "stuck%s?",
+				     command_names[m->command], timeout_ms,
+				     c->may_be_busy ? ", or serving another client" : "");
 	case -EMSGSIZE:
-		return vroom_fail(EPROTO, "%s: does not speak vfio-user (a message of %u bytes)",
-				  c->name, c->shared->in.header.msg_size);
+		return vroom_fail_on(c->name, EPROTO,
+				     "does not speak vfio-user (a message of %u bytes)",
+				     c->in.header.msg_size);
 	default: return gone(c);
 	}
 }
 
-/* Takes over what a process that died under the lock left behind. */
-static void repair(struct vfio_user_shared *s)
+int vfio_user_exchange(struct vfio_user_client *c, const struct vfio_user_message *m)
 {
-	s->in.nr_fds = 0; /* they were that process' */
-	s->broken |= s->in.taking;
-}
-
-int vfio_user_exchange(struct vfio_user_client *c, struct vfio_user_message *m)
-{
-	struct vfio_user_shared *s = c->shared;
-	uint64_t deadline;
-	uint16_t id;
 	int ret;
 
 	if (m->reply_fd)
 		*m->reply_fd = -1;
-	if (vroom_lock(&s->lock))
-		repair(s);
-	if (s->broken) {
-		ret = vroom_fail(ENODEV,
-				 "%s: the connection is lost: a process that shared it was killed "
-				 "while it read an answer; repeat the run",
-				 c->name);
-		goto out_unlock;
-	}
-	deadline = vroom_now_ms() + (m->timeout_ms ? m->timeout_ms : c->timeout_ms);
-	id = s->msg_id++;
-	ret = send_message(c, id, m, deadline);
-	if (!ret)
-		ret = receive_reply(c, id, deadline);
-	if (ret) {
-		ret = explain(c, m, ret);
-		vfio_user_drop_fds(&s->in); /* but not the part of a message: the rest may come */
-	} else {
-		ret = take_reply(c, m);
-		next_message(&s->in);
-	}
-out_unlock:
-	vroom_unlock(&s->lock);
+	vroom_lock(&c->lock);
+	ret = exchange_locked(c, m);
+	vfio_user_drop_fds(&c->in); /* but not the part of a message: the rest may come */
+	vroom_unlock(&c->lock);
 	return ret;
 }
 
 int vfio_user_client_alive(const struct vfio_user_client *c)
 {
 	char byte;
-	ssize_t n = recv(c->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
 
-	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) ? gone(c) : 0;
-}
-
-int vfio_user_client_init(struct vfio_user_client *c)
-{
-	c->socket = -1;
-	c->shared = mmap(NULL, sizeof(*c->shared), PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (c->shared == MAP_FAILED) {
-		c->shared = NULL;
-		return vroom_fail(ENOMEM, "%s: out of memory", c->name);
-	}
-	return vroom_lock_init(&c->shared->lock);
-}
-
-void vfio_user_client_close(struct vfio_user_client *c)
-{
-	if (c->socket >= 0)
-		close(c->socket);
-	if (c->shared)
-		munmap(c->shared, sizeof(*c->shared));
+	return vfio_user_peek(c->socket, &byte, 1) < 0 ? gone(c) : 0;
 }
