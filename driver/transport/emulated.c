@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -100,7 +101,7 @@ static void add(struct arguments *a, const char *format, ...)
 	va_end(args);
 }
 
-/* The command's arguments. It gets its socket as descriptor 3 and its report pipe as 4. */
+/* The command's arguments. It gets its socket as descriptor 3 and its report as 4. */
 static void build_arguments(struct arguments *a, const struct vroom_address *addr,
 			    uint64_t file_bytes)
 {
@@ -173,7 +174,7 @@ static int give_birth(const char *command, char **argv, const int *pair, int rep
 {
 	struct vfio_user_inbox in = { 0 };
 	sigset_t all, before;
-	pid_t middle;
+	pid_t middle, pid;
 	int ret;
 
 	/* Signals to the program's group are not for the copy of the program in the middle. */
@@ -188,50 +189,43 @@ static int give_birth(const char *command, char **argv, const int *pair, int rep
 		return ret;
 	if (vfio_user_receive(pair[0], &in) != 1)
 		return -EAGAIN; /* killed */
-	memcpy(&out->pid, in.bytes + sizeof(in.header), sizeof(out->pid));
-	out->pidfd = in.fds[0];
-	return out->pid < 0 ? out->pid : 0;
+	memcpy(&pid, in.bytes + sizeof(in.header), sizeof(pid));
+	if (pid < 0)
+		return pid;
+	*out = (struct vroom_emulated){ .pid = pid, .pidfd = in.fds[0], .report_fd = report };
+	return 0;
 }
 
 int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
 			 struct vroom_emulated *out)
 {
 	char command[COMMAND_MAX];
-	struct vroom_emulated e;
 	struct arguments args;
-	int pair[2], report[2];
+	int pair[2] = { -1, -1 }, report;
 	int ret = find_command(command);
 
 	if (ret)
 		return ret;
 	build_arguments(&args, addr, file_bytes);
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-		return vroom_fail_on(addr->text, errno, "socketpair: %s", strerror(errno));
-	if (pipe2(report, O_CLOEXEC | O_NONBLOCK) != 0) {
-		ret = vroom_fail_on(addr->text, errno, "pipe: %s", strerror(errno));
-		goto out_pair;
-	}
-	ret = give_birth(command, args.argv, pair, report[1], &e);
-	close(report[1]);
-	if (!ret) {
-		close(pair[1]);
-		e.report_fd = report[0];
-		*out = e;
-		return pair[0];
-	}
-	vroom_fail_on(addr->text, -ret, "cannot start the emulated controller: %s", strerror(-ret));
-	close(report[0]);
-out_pair:
-	close(pair[0]);
+	report = memfd_create("vroom-report", MFD_CLOEXEC);
+	if (report < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+		ret = -errno;
+	else
+		ret = give_birth(command, args.argv, pair, report, out);
 	close(pair[1]);
-	return ret;
+	if (!ret)
+		return pair[0];
+	close(pair[0]);
+	close(report);
+	return vroom_fail_on(addr->text, -ret, "cannot start the emulated controller: %s",
+			     strerror(-ret));
 }
 
 int vroom_emulated_why(const struct vroom_emulated *e, const struct vroom_address *addr, int ret)
 {
 	char line[PATH_MAX + 512];
-	/* It has said its words before it ended; one that is stuck has none. */
-	ssize_t n = read(e->report_fd, line, sizeof(line) - 1);
+	/* It said them before it ended; one that is stuck has none. */
+	ssize_t n = pread(e->report_fd, line, sizeof(line) - 1, 0);
 
 	line[n > 0 ? n : 0] = '\0';
 	line[strcspn(line, "\n")] = '\0';

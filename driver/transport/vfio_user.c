@@ -3,6 +3,11 @@
  * Transport vfio-user: a client of the vfio-user protocol, for any NVMe controller that is
  * served on a UNIX socket. When the address is a file, emu-mem or emu-null, the server is
  * our own emulated controller, started here and ended with the last user of the socket.
+ *
+ * Forked processes share socket and inbox, and exchange one message and its reply at a time. One
+ * that dies in between leaves a reply behind, or a part of one: the next takes the rest, and skips
+ * replies that are not its own. Only a death inside the system call that takes a part of a message
+ * ends the connection.
  */
 #include <errno.h>
 #include <json-c/json.h>
@@ -18,48 +23,190 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/size.h"
 #include "pci/function.h"
 #include "transport/emulated.h"
 #include "transport/transport.h"
-#include "transport/vfio_user_client.h"
+#include "transport/vfio_user_wire.h"
 #include "vroom_nvme.h"
 
 #define CONFIG_BYTES 256 /* of configuration space: header and capabilities */
 
-/* In memory that processes share, as its client must be. */
+/* In memory that processes share. */
 struct vfio_user {
 	struct vroom_transport base;
 	struct vroom_emulated emulated; /* pid 0: the server is not ours */
-	uint64_t sleep_word;		/* offset into BAR0 that the server announced, or 0 */
-	int wake_fd;			/* the doorbells' ioeventfd, or -1 */
-	struct vfio_user_client client;
+	const char *name;		/* for messages: the address as written */
+	int socket;
+	unsigned timeout_ms;
+	bool may_be_busy;    /* an end now means that the controller has another client */
+	uint64_t sleep_word; /* offset into BAR0 that the server announced, or 0 */
+	int wake_fd;	     /* the doorbells' ioeventfd, or -1 */
+	pthread_mutex_t lock;
+	uint16_t msg_id;
+	struct vfio_user_inbox in;
 };
+
+/* A message, and what must come back: REPLY_BYTES or more, of which REPLY, if any, gets as many. */
+struct message {
+	uint16_t command;
+	const void *payload;
+	size_t bytes;
+	void *reply;
+	size_t reply_bytes;
+	const int *fd;	     /* sent along; NULL: none */
+	int *reply_fd;	     /* gets a descriptor, the caller's to close, or -1; NULL: not wanted */
+	unsigned timeout_ms; /* 0: the transport's */
+};
+
+static const char *const command_names[] = {
+	[VFIO_USER_VERSION] = "VERSION",
+	[VFIO_USER_DMA_MAP] = "DMA_MAP",
+	[VFIO_USER_DMA_UNMAP] = "DMA_UNMAP",
+	[VFIO_USER_DEVICE_GET_INFO] = "DEVICE_GET_INFO",
+	[VFIO_USER_DEVICE_GET_REGION_INFO] = "DEVICE_GET_REGION_INFO",
+	[VFIO_USER_DEVICE_GET_REGION_IO_FDS] = "DEVICE_GET_REGION_IO_FDS",
+	[VFIO_USER_DEVICE_SET_IRQS] = "DEVICE_SET_IRQS",
+	[VFIO_USER_REGION_READ] = "REGION_READ",
+	[VFIO_USER_REGION_WRITE] = "REGION_WRITE",
+	[VFIO_USER_DEVICE_RESET] = "DEVICE_RESET",
+};
+
+static int gone(const struct vfio_user *v)
+{
+	if (v->may_be_busy)
+		return vroom_fail_on(v->name, EBUSY, "the controller has another client");
+	return vroom_fail_on(v->name, ENODEV,
+			     "the controller's process closed the connection; start it again and "
+			     "repeat the run");
+}
+
+/*
+ * Waits for the reply to the last message. What else arrives is dropped: replies that a dead
+ * process did not fetch, and commands of the server, which a client without guest memory of its
+ * own has nothing to say to. -EAGAIN: it is DEADLINE.
+ */
+static int receive_reply(struct vfio_user *v, uint64_t deadline)
+{
+	struct vfio_user_inbox *in = &v->in;
+
+	do {
+		int ret = vfio_user_receive(v->socket, in);
+
+		if (ret < 0)
+			return ret;
+		if (ret && (in->header.flags & VFIO_USER_FLAG_TYPE_MASK) == VFIO_USER_FLAG_REPLY &&
+		    in->header.msg_id == v->msg_id)
+			return 0;
+		if (ret) {
+			vfio_user_drop_fds(in);
+			in->received = 0;
+		}
+	} while (vroom_wait_fd(v->socket, POLLIN, deadline));
+	return -EAGAIN;
+}
+
+/* From the inbox to M. */
+static int take_reply(struct vfio_user *v, const struct message *m)
+{
+	struct vfio_user_inbox *in = &v->in;
+	size_t bytes = in->header.msg_size - sizeof(in->header);
+	uint32_t err = in->header.error_no;
+
+	in->received = 0;
+	if (in->header.flags & VFIO_USER_FLAG_ERROR) {
+		if (!err || err >= 4096)
+			err = EINVAL;
+		return vroom_fail_on(v->name, (int)err, "the controller refused %s: %s",
+				     command_names[m->command], strerror((int)err));
+	}
+	if (bytes < m->reply_bytes)
+		return vroom_fail_on(v->name, EPROTO, "%s was answered with %zu bytes, not %zu",
+				     command_names[m->command], bytes, m->reply_bytes);
+	if (m->reply)
+		memcpy(m->reply, in->bytes + sizeof(in->header), m->reply_bytes);
+	if (m->reply_fd && in->nr_fds) {
+		*m->reply_fd = in->fds[0];
+		in->fds[0] = in->fds[--in->nr_fds];
+	}
+	return 0;
+}
+
+static int exchange_locked(struct vfio_user *v, const struct message *m)
+{
+	struct vfio_user_header header = {
+		.msg_id = ++v->msg_id,
+		.command = m->command,
+		.msg_size = (uint32_t)(sizeof(header) + m->bytes),
+	};
+	unsigned timeout_ms = m->timeout_ms ? m->timeout_ms : v->timeout_ms;
+	uint64_t deadline = vroom_now_ms() + timeout_ms;
+	int ret;
+
+	if (v->in.taking)
+		return vroom_fail_on(v->name, ENODEV,
+				     "the connection is lost: a process that shared it was killed "
+				     "while it read an answer; repeat the run");
+	v->in.nr_fds = 0; /* those of a process that died here have gone with it */
+	do {		  /* the socket of a server that reads nothing fills up */
+		ret = vfio_user_send(v->socket, &header, m->payload, m->fd, m->fd != NULL,
+				     MSG_DONTWAIT);
+	} while (ret == -EAGAIN && vroom_wait_fd(v->socket, POLLOUT, deadline));
+	if (!ret)
+		ret = receive_reply(v, deadline);
+	switch (ret) {
+	case 0: return take_reply(v, m);
+	case -EAGAIN:
+		return vroom_fail_on(v->name, ETIMEDOUT,
+				     "no answer to %s within %u ms; is the controller's process "
+				     "stuck%s?",
+				     command_names[m->command], timeout_ms,
+				     v->may_be_busy ? ", or serving another client" : "");
+	case -EMSGSIZE:
+		return vroom_fail_on(v->name, EPROTO,
+				     "does not speak vfio-user (a message of %u bytes)",
+				     v->in.header.msg_size);
+	default: return gone(v);
+	}
+}
+
+/* Sends M and fills in its reply. From any process. */
+static int exchange(struct vfio_user *v, const struct message *m)
+{
+	int ret;
+
+	if (m->reply_fd)
+		*m->reply_fd = -1;
+	vroom_lock(&v->lock);
+	ret = exchange_locked(v, m);
+	vfio_user_drop_fds(&v->in); /* but not the part of a message: the rest may come */
+	vroom_unlock(&v->lock);
+	return ret;
+}
 
 /* A message of BYTES without descriptors, answered with REPLY_BYTES. */
 static int ask(struct vfio_user *v, uint16_t command, const void *payload, size_t bytes,
 	       void *reply, size_t reply_bytes)
 {
-	struct vfio_user_message m = { command, payload, bytes, reply, .least = reply_bytes };
+	struct message m = { command, payload, bytes, reply, reply_bytes, NULL, NULL, 0 };
 
-	return vfio_user_exchange(&v->client, &m);
+	return exchange(v, &m);
 }
 
-static int region_read(struct vfio_user *v, uint32_t region, uint64_t offset, void *value,
-		       unsigned width, unsigned timeout_ms)
+static int vfio_user_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
+			  unsigned timeout_ms)
 {
-	struct vfio_user_region_access at = { offset, region, width };
+	struct vfio_user_region_access at = { offset, VFIO_PCI_BAR0_REGION_INDEX, width };
 	struct {
 		struct vfio_user_region_access at;
-		char value[CONFIG_BYTES];
+		char value[8];
 	} in;
-	struct vfio_user_message m = {
-		VFIO_USER_REGION_READ,	 &at, sizeof(at), &in, sizeof(at) + width,
-		.timeout_ms = timeout_ms
-	};
-	int ret = vfio_user_exchange(&v->client, &m);
+	struct message m = { VFIO_USER_REGION_READ,   &at, sizeof(at), &in, sizeof(at) + width,
+			     .timeout_ms = timeout_ms };
+	int ret = exchange((struct vfio_user *)t, &m);
 
 	if (!ret)
 		memcpy(value, in.value, width);
@@ -78,23 +225,16 @@ static int region_write(struct vfio_user *v, uint32_t region, uint64_t offset, c
 	return ask(v, VFIO_USER_REGION_WRITE, &out, sizeof(out.at) + width, NULL, 0);
 }
 
-static int config_write(struct vfio_user *v, unsigned offset, uint16_t value)
-{
-	return region_write(v, VFIO_PCI_CONFIG_REGION_INDEX, offset, &value, sizeof(value));
-}
-
-static int vfio_user_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
-			  unsigned timeout_ms)
-{
-	return region_read((struct vfio_user *)t, VFIO_PCI_BAR0_REGION_INDEX, offset, value, width,
-			   timeout_ms);
-}
-
 static int vfio_user_write(struct vroom_transport *t, uint32_t offset, const void *value,
 			   unsigned width)
 {
 	return region_write((struct vfio_user *)t, VFIO_PCI_BAR0_REGION_INDEX, offset, value,
 			    width);
+}
+
+static int config_write(struct vfio_user *v, unsigned offset, uint16_t value)
+{
+	return region_write(v, VFIO_PCI_CONFIG_REGION_INDEX, offset, &value, sizeof(value));
 }
 
 static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_map *dma)
@@ -107,15 +247,15 @@ static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_map *dm
 		.iova = dma->iova,
 		.size = dma->bytes,
 	};
-	struct vfio_user_message m = { VFIO_USER_DMA_MAP, &map, sizeof(map), .fd = &dma->fd };
+	struct message m = { VFIO_USER_DMA_MAP, &map, sizeof(map), .fd = &dma->fd };
 
 	if (dma->fd < 0)
-		return vroom_fail_on(v->client.name, ENOTSUP,
+		return vroom_fail_on(v->name, ENOTSUP,
 				     "memory without a file cannot be shared with the controller's "
 				     "process");
 	for (size_t i = 0; i < dma->bytes >> dma->page_shift; i++)
 		dma->page_iova[i] = dma->iova + (i << dma->page_shift);
-	return vfio_user_exchange(&v->client, &m);
+	return exchange(v, &m);
 }
 
 static int vfio_user_dma_unmap(struct vroom_transport *t, uint64_t iova, size_t bytes)
@@ -131,8 +271,8 @@ static int vfio_user_cut_off(struct vroom_transport *t)
 	struct vfio_user *v = (struct vfio_user *)t;
 
 	if (v->emulated.pid)
-		return vroom_emulated_kill(&v->emulated, v->client.name);
-	return vroom_fail_on(v->client.name, ENOTSUP,
+		return vroom_emulated_kill(&v->emulated, v->name);
+	return vroom_fail_on(v->name, ENOTSUP,
 			     "the controller's process was not started by vroom and keeps its "
 			     "access to memory; end it");
 }
@@ -151,10 +291,10 @@ static int vfio_user_set_irq(struct vroom_transport *t, unsigned vector, int fd)
 		.start = vector,
 		.count = 1,
 	};
-	struct vfio_user_message m = { VFIO_USER_DEVICE_SET_IRQS, &set, sizeof(set),
-				       .fd = fd >= 0 ? &fd : NULL };
+	struct message m = { VFIO_USER_DEVICE_SET_IRQS, &set, sizeof(set),
+			     .fd = fd >= 0 ? &fd : NULL };
 
-	return vfio_user_exchange(&((struct vfio_user *)t)->client, &m);
+	return exchange((struct vfio_user *)t, &m);
 }
 
 static void vfio_user_kick(struct vroom_transport *t)
@@ -164,7 +304,10 @@ static void vfio_user_kick(struct vroom_transport *t)
 
 static int vfio_user_alive(struct vroom_transport *t)
 {
-	return vfio_user_client_alive(&((struct vfio_user *)t)->client);
+	const struct vfio_user *v = (struct vfio_user *)t;
+	char byte;
+
+	return vfio_user_peek(v->socket, &byte, 1) < 0 ? gone(v) : 0;
 }
 
 static void vfio_user_close(struct vroom_transport *t, bool owner)
@@ -175,34 +318,37 @@ static void vfio_user_close(struct vroom_transport *t, bool owner)
 		munmap((void *)(uintptr_t)t->doorbells, t->doorbell_bytes);
 	if (v->wake_fd >= 0)
 		close(v->wake_fd);
-	if (v->client.socket >= 0)
-		close(v->client.socket);
+	if (v->socket >= 0)
+		close(v->socket);
 	if (v->emulated.pid)
 		vroom_emulated_close(&v->emulated, owner);
 	munmap(v, sizeof(*v));
 }
 
+/* The last reply where it is: while a transport is being opened nobody else uses it. */
+static const void *last_reply(struct vfio_user *v)
+{
+	return v->in.bytes + sizeof(v->in.header);
+}
+
 static int negotiate(struct vfio_user *v)
 {
-	static const struct vfio_user_version out = {
+	static const struct vfio_user_version ask_for = {
 		VFIO_USER_MAJOR, VFIO_USER_MINOR,
 		"{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":4096}}"
 	};
-	struct vfio_user_version in = { 0 };
 	const size_t head = offsetof(struct vfio_user_version, json);
-	struct vfio_user_message m = {
-		VFIO_USER_VERSION,     &out, head + strlen(out.json) + 1, &in, head,
-		.room = sizeof(in) - 1
-	};
+	const struct vfio_user_version *reply = last_reply(v);
 	struct json_object *root, *word;
-	int ret = vfio_user_exchange(&v->client, &m);
+	int ret = ask(v, VFIO_USER_VERSION, &ask_for, head + strlen(ask_for.json) + 1, NULL, head);
 
 	if (ret)
 		return ret;
-	if (in.major != VFIO_USER_MAJOR)
-		return vroom_fail_on(v->client.name, EPROTO, "speaks vfio-user %u.%u, vroom %u.%u",
-				     in.major, in.minor, VFIO_USER_MAJOR, VFIO_USER_MINOR);
-	root = json_tokener_parse(in.json);
+	if (reply->major != VFIO_USER_MAJOR)
+		return vroom_fail_on(v->name, EPROTO, "speaks vfio-user %u.%u, vroom %u.%u",
+				     reply->major, reply->minor, VFIO_USER_MAJOR, VFIO_USER_MINOR);
+	v->in.bytes[VROOM_MIN(v->in.header.msg_size, sizeof(v->in.bytes) - 1)] = '\0';
+	root = json_tokener_parse(reply->json);
 	if (root && json_pointer_get(root, VFIO_USER_SLEEP_WORD, &word) == 0)
 		v->sleep_word = (uint64_t)json_object_get_int64(word);
 	json_object_put(root);
@@ -212,7 +358,6 @@ static int negotiate(struct vfio_user *v)
 static int connect_socket(const char *path)
 {
 	struct sockaddr_un sun = { .sun_family = AF_UNIX };
-	const char *why;
 	int fd, err;
 
 	if (strlen(path) >= sizeof(sun.sun_path))
@@ -224,17 +369,15 @@ static int connect_socket(const char *path)
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd >= 0 && connect(fd, (const struct sockaddr *)&sun, sizeof(sun)) == 0)
 		return fd;
-	err = errno == EAGAIN ? EBUSY : errno;
-	why = strerror(err);
-	if (err == EBUSY)
-		why = "the controller has another client";
-	if (err == ECONNREFUSED)
-		why = "nobody listens on this socket; start the controller, for instance with "
-		      "vroom "
-		      "emulate --socket";
-	if (fd >= 0)
-		close(fd);
-	return vroom_fail_on(path, err, "%s", why);
+	err = errno;
+	close(fd);
+	if (err == EAGAIN)
+		return vroom_fail_on(path, EBUSY, "the controller has another client");
+	return vroom_fail_on(path, err, "%s",
+			     err == ECONNREFUSED ? "nobody listens on this socket; start the "
+						   "controller, for instance with vroom emulate "
+						   "--socket"
+						 : strerror(err));
 }
 
 static int reach_server(struct vfio_user *v, const struct vroom_address *addr, uint64_t file_bytes)
@@ -245,17 +388,17 @@ static int reach_server(struct vfio_user *v, const struct vroom_address *addr, u
 
 	if (ret < 0)
 		return ret;
-	v->client.socket = ret;
-	v->client.may_be_busy = !ours; /* until it answers */
+	v->socket = ret;
+	v->may_be_busy = !ours; /* until it answers */
 	ret = negotiate(v);
-	v->client.may_be_busy = false;
+	v->may_be_busy = false;
 	return ret && ours ? vroom_emulated_why(&v->emulated, addr, ret) : ret;
 }
 
 /* The area of BAR0 that holds the doorbells and may be mapped; of no bytes when there is none. */
-static struct vfio_region_sparse_mmap_area find_doorbells(const char *reply, size_t bytes)
+static struct vfio_region_sparse_mmap_area find_doorbells(const struct vfio_region_info *info,
+							  size_t bytes)
 {
-	const struct vfio_region_info *info = (const void *)reply;
 	const struct vfio_region_info_cap_sparse_mmap *cap;
 	struct vfio_region_sparse_mmap_area none = { 0 }, all = { .size = info->size };
 
@@ -264,18 +407,16 @@ static struct vfio_region_sparse_mmap_area find_doorbells(const char *reply, siz
 	if (!(info->flags & VFIO_REGION_INFO_FLAG_CAPS))
 		return all;
 	for (uint32_t at = info->cap_offset, last = 0;
-	     at > last && at % 8 == 0 && at <= bytes - sizeof(*cap);
+	     at > last && at % 8 == 0 && at + sizeof(*cap) <= bytes;
 	     last = at, at = cap->header.next) {
-		cap = (const void *)(reply + at);
+		cap = (const void *)((const char *)info + at);
 		if (cap->header.id != VFIO_REGION_INFO_CAP_SPARSE_MMAP)
 			continue;
-		for (size_t i = 0; i < cap->nr_areas; i++) {
-			if ((const char *)&cap->areas[i + 1] > reply + bytes)
-				break;
+		for (size_t i = 0, room = (bytes - at - sizeof(*cap)) / sizeof(*cap->areas);
+		     i < VROOM_MIN(cap->nr_areas, room); i++)
 			if (cap->areas[i].offset <= NVME_REG_DOORBELLS &&
 			    cap->areas[i].size > NVME_REG_DOORBELLS - cap->areas[i].offset)
 				return cap->areas[i];
-		}
 		return none;
 	}
 	return all;
@@ -291,12 +432,12 @@ static int map_doorbells(struct vfio_user *v, const struct vfio_region_info *inf
 	void *map;
 
 	if (area.size > info->size || area.offset > info->size - area.size)
-		return vroom_fail_on(v->client.name, EPROTO,
+		return vroom_fail_on(v->name, EPROTO,
 				     "announces doorbells beyond its BAR0 of %llu bytes",
 				     (unsigned long long)info->size);
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
 	    (end < info->offset || end > (uint64_t)st.st_size))
-		return vroom_fail_on(v->client.name, EPROTO,
+		return vroom_fail_on(v->name, EPROTO,
 				     "announces doorbells beyond its file of %llu bytes",
 				     (unsigned long long)st.st_size);
 	map = mmap(NULL, end - start, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)start);
@@ -309,40 +450,35 @@ static int map_doorbells(struct vfio_user *v, const struct vfio_region_info *inf
 
 static int map_bar0(struct vfio_user *v)
 {
-	union {
-		struct vfio_region_info info;
-		char bytes[4096];
-	} in;
-	struct vfio_region_info out = { .argsz = sizeof(in), .index = VFIO_PCI_BAR0_REGION_INDEX };
-	int fd;
-	struct vfio_user_message m = { VFIO_USER_DEVICE_GET_REGION_INFO,
-				       &out,
-				       sizeof(out),
-				       &in,
-				       sizeof(in.info),
-				       .room = sizeof(in),
-				       .reply_fd = &fd };
+	struct vfio_region_info ask_for = { .argsz = VFIO_USER_MAX_MESSAGE - sizeof(v->in.header),
+					    .index = VFIO_PCI_BAR0_REGION_INDEX };
+	const struct vfio_region_info *info = last_reply(v);
 	struct vfio_region_sparse_mmap_area area;
-	int ret = vfio_user_exchange(&v->client, &m);
+	int fd;
+	struct message m = { VFIO_USER_DEVICE_GET_REGION_INFO,
+			     &ask_for,
+			     sizeof(ask_for),
+			     NULL,
+			     sizeof(*info),
+			     .reply_fd = &fd };
+	int ret = exchange(v, &m);
 
 	if (ret)
 		return ret;
-	area = find_doorbells(in.bytes, sizeof(in));
-	if (in.info.size <= NVME_REG_DOORBELLS)
-		ret = vroom_fail_on(v->client.name, ENODEV,
-				    "BAR0 of %llu bytes has no room for doorbells",
-				    (unsigned long long)in.info.size);
+	area = find_doorbells(info, v->in.header.msg_size - sizeof(v->in.header));
+	if (info->size <= NVME_REG_DOORBELLS)
+		ret = vroom_fail_on(v->name, ENODEV, "BAR0 of %llu bytes has no room for doorbells",
+				    (unsigned long long)info->size);
 	else if (fd >= 0 && area.size)
-		ret = map_doorbells(v, &in.info, fd, area);
+		ret = map_doorbells(v, info, fd, area);
 	if (fd >= 0)
 		close(fd);
 	return ret;
 }
 
 /*
- * With a sleep word the server may sleep although doorbells are plain stores: whoever writes
- * one and sees the word set signals the ioeventfd. The store and the load need no fence
- * between them, since the server issues a membarrier() on its side before it sleeps.
+ * Whoever writes a doorbell and sees the sleep word set signals the ioeventfd. The store and the
+ * load need no fence between them: the server issues a membarrier() before it sleeps.
  */
 static int setup_wake(struct vfio_user *v)
 {
@@ -350,14 +486,14 @@ static int setup_wake(struct vfio_user *v)
 		.argsz = sizeof(io) + VFIO_USER_MAX_FDS * sizeof(struct vfio_user_ioeventfd),
 		.index = VFIO_PCI_BAR0_REGION_INDEX
 	};
-	struct vfio_user_message m = { VFIO_USER_DEVICE_GET_REGION_IO_FDS, &io, sizeof(io),
-				       .reply_fd = &v->wake_fd };
+	struct message m = { VFIO_USER_DEVICE_GET_REGION_IO_FDS, &io, sizeof(io),
+			     .reply_fd = &v->wake_fd };
 	uint64_t at = v->sleep_word - NVME_REG_DOORBELLS;
 	int ret;
 
 	if (v->sleep_word % 4 || at / 4 >= v->base.doorbell_bytes / 4)
 		return 0;
-	ret = vfio_user_exchange(&v->client, &m);
+	ret = exchange(v, &m);
 	if (ret || v->wake_fd < 0)
 		return ret;
 	v->base.needs_kick = v->base.doorbells + at / 4;
@@ -383,22 +519,6 @@ static unsigned find_msix(const uint8_t *config)
 }
 
 /*
- * Vector 0 is the admin queue's, which is always polled; but some servers raise no interrupt at
- * all while it leads nowhere, so it is given an eventfd that nobody reads.
- */
-static int connect_vector_0(struct vfio_user *v)
-{
-	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	int ret;
-
-	if (fd < 0)
-		return vroom_fail_on(v->client.name, errno, "eventfd: %s", strerror(errno));
-	ret = vfio_user_set_irq(&v->base, 0, fd);
-	close(fd); /* the server has its own */
-	return ret;
-}
-
-/*
  * With INTx off, a controller raises interrupts only while MSI-X Enable is set and Function Mask
  * is not (PCIe transport 3.8.4). Both survive a client in some servers.
  */
@@ -406,18 +526,22 @@ static int setup_msix(struct vfio_user *v, const uint8_t *config, bool wanted)
 {
 	unsigned at = find_msix(config);
 	uint16_t before, flags;
-	int ret;
+	int fd, ret;
 
 	if (!at)
 		return 0;
 	memcpy(&before, config + at + PCI_MSIX_FLAGS, sizeof(before));
 	flags = before & (uint16_t) ~(PCI_MSIX_FLAGS_ENABLE | PCI_MSIX_FLAGS_MASKALL);
 	if (wanted) {
-		v->base.vectors = (flags & PCI_MSIX_FLAGS_QSIZE) + 1;
-		flags |= PCI_MSIX_FLAGS_ENABLE;
-		ret = connect_vector_0(v);
+		/* Some servers raise none while vector 0, which is not waited for, leads nowhere.
+		 */
+		fd = eventfd(0, EFD_CLOEXEC);
+		ret = vfio_user_set_irq(&v->base, 0, fd);
+		close(fd);
 		if (ret)
 			return ret;
+		v->base.vectors = (flags & PCI_MSIX_FLAGS_QSIZE) + 1;
+		flags |= PCI_MSIX_FLAGS_ENABLE;
 	}
 	return flags == before ? 0 : config_write(v, at + PCI_MSIX_FLAGS, flags);
 }
@@ -425,6 +549,7 @@ static int setup_msix(struct vfio_user *v, const uint8_t *config, bool wanted)
 static int setup_function(struct vfio_user *v, bool interrupts)
 {
 	struct vfio_user_device_info info = { .argsz = sizeof(info) };
+	struct vfio_user_region_access at = { 0, VFIO_PCI_CONFIG_REGION_INDEX, CONFIG_BYTES };
 	uint8_t config[CONFIG_BYTES];
 	uint32_t class;
 	int ret = ask(v, VFIO_USER_DEVICE_GET_INFO, &info, sizeof(info), &info, sizeof(info));
@@ -432,14 +557,14 @@ static int setup_function(struct vfio_user *v, bool interrupts)
 	if (ret)
 		return ret;
 	if (!(info.flags & VFIO_DEVICE_FLAGS_PCI))
-		return vroom_fail_on(v->client.name, ENODEV,
-				     "serves a device that is not a PCI function");
-	ret = region_read(v, VFIO_PCI_CONFIG_REGION_INDEX, 0, config, sizeof(config), 0);
+		return vroom_fail_on(v->name, ENODEV, "serves a device that is not a PCI function");
+	ret = ask(v, VFIO_USER_REGION_READ, &at, sizeof(at), NULL, sizeof(at) + CONFIG_BYTES);
 	if (ret)
 		return ret;
+	memcpy(config, (const char *)last_reply(v) + sizeof(at), sizeof(config));
 	memcpy(&class, config + PCI_CLASS_REVISION, sizeof(class));
 	if (class >> 8 != VROOM_PCI_CLASS_NVME)
-		return vroom_fail_on(v->client.name, ENODEV,
+		return vroom_fail_on(v->name, ENODEV,
 				     "serves a PCI function of class %06xh, not an NVMe controller "
 				     "(%06xh)",
 				     class >> 8, VROOM_PCI_CLASS_NVME);
@@ -452,19 +577,17 @@ static int vfio_user_open(const struct vroom_address *addr, const struct vroom_t
 			  struct vroom_transport **out)
 {
 	struct vfio_user *v;
-	void *shared;
-	int ret = vroom_share(addr->text, sizeof(*v), &shared);
+	int ret = vroom_share(addr->text, sizeof(*v), (void **)&v);
 
 	if (ret)
 		return ret;
-	v = shared;
 	v->base.ops = &vroom_transport_vfio_user;
 	v->base.numa_node = -1;
 	v->wake_fd = -1;
-	v->client.name = addr->text;
-	v->client.socket = -1;
-	v->client.timeout_ms = opts->timeout_ms;
-	ret = vroom_lock_init(&v->client.lock);
+	v->name = addr->text;
+	v->socket = -1;
+	v->timeout_ms = opts->timeout_ms;
+	ret = vroom_lock_init(&v->lock);
 	if (!ret)
 		ret = reach_server(v, addr, opts->file_bytes);
 	if (!ret)

@@ -110,7 +110,7 @@ ssize_t vfio_user_peek(int socket, void *buffer, size_t size);
 struct vfio_user_inbox {
 	union {
 		struct vfio_user_header header;
-		char bytes[VFIO_USER_MAX_MESSAGE];
+		_Alignas(8) char bytes[VFIO_USER_MAX_MESSAGE];
 	};
 	size_t received; /* bytes; 0: the next message has not begun */
 	int fds[VFIO_USER_MAX_FDS];
