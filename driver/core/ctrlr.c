@@ -18,7 +18,7 @@
 #include "core/ctrlr.h"
 #include "core/prp.h"
 #include "core/qpair.h"
-#include "transport/choose.h"
+#include "transport/transport.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define DEFAULT_QPAIRS	   128
