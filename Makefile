@@ -54,6 +54,16 @@ $(BUILD)/examples/%: driver/examples/%.c $(BUILD)/libvroom.a
 	@mkdir -p $(@D)
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 
+# The unit tests are linked with the driver's own objects, and with cmocka.
+UNIT_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c tests/unit/ops.c))
+UNIT_OBJECTS := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/unit/test_%.c tests/unit/ops.c,$(wildcard tests/unit/*.c)))
+$(BUILD)/tests/unit/%.o: tests/unit/%.c
+	@mkdir -p $(@D)
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c $< -o $@
+
+$(UNIT_TESTS): $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(UNIT_OBJECTS) $(BUILD)/libvroom.a
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -lcmocka -o $@
+
 $(BUILD)/tests/%: tests/%.c $(BUILD)/libvroom.a
 	@mkdir -p $(@D)
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
@@ -204,4 +214,4 @@ FORCE:
 .PHONY: all driver engine deps sweep-deps demo test vm-test vm-demo vm-sweep fresh-test bench check install clean help FORCE
 .DELETE_ON_ERROR:
 
--include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)
+-include $(UNIT_TESTS:=.d) $(UNIT_OBJECTS:.o=.d) $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)
