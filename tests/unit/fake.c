@@ -88,9 +88,8 @@ static int map_scattered(struct fake *f, struct vroom_dma_map *m)
 	}
 	for (size_t i = 0; i < pages; i++) {
 		m->page_iova[i] = base + m->page_iova[i] * page;
-		f->fragment[f->fragments++] = (struct fake_fragment){
-			m->page_iova[i], page, (char *)m->va + i * page
-		};
+		f->fragment[f->fragments++] =
+			(struct fake_fragment){ m->page_iova[i], page, (char *)m->va + i * page };
 	}
 	f->next_iova = base + pages * page;
 	m->iova = m->page_iova[0];
@@ -511,7 +510,8 @@ static struct nvme_sqe take(struct fake_queue *q, unsigned i)
 	q->in_use[sqe.cid] = false;
 	if (i == 0) {
 		q->first++;
-	} else if (q->last - q->first > 256) { /* order is nothing that tests of large queues need */
+	} else if (q->last - q->first >
+		   256) { /* order is nothing that tests of large queues need */
 		q->held[q->first + i] = q->held[--q->last];
 	} else {
 		memmove(&q->held[q->first + i], &q->held[q->first + i + 1],

@@ -83,10 +83,10 @@ struct fake {
 	unsigned admin_commands;
 	unsigned zeroed, deallocated; /* blocks */
 	unsigned closed;
-	bool dead;	       /* alive() says so */
-	int map_fails_in;      /* N > 0: the Nth dma_map from now on fails */
-	int stray_cid;	       /* >= 0: the next admin completion is preceded by one of this */
-	uint8_t faulted;       /* fault[] is set */
+	bool dead;	  /* alive() says so */
+	int map_fails_in; /* N > 0: the Nth dma_map from now on fails */
+	int stray_cid;	  /* >= 0: the next admin completion is preceded by one of this */
+	uint8_t faulted;  /* fault[] is set */
 	char fault[256];
 	uint32_t in_fake;
 	unsigned char *disk;

@@ -95,7 +95,8 @@ static void traffic(struct queue *q, unsigned rounds)
 
 			if (fake_random(&q->random) % 8 == 0)
 				break;
-			assert_true(fake_complete(q->f, 1, (unsigned)(fake_random(&q->random) % left)));
+			assert_true(
+				fake_complete(q->f, 1, (unsigned)(fake_random(&q->random) % left)));
 		}
 		while (fake_random(&q->random) % 4 && poll_some(q, 1 + q->random % 64))
 			;
