@@ -150,6 +150,19 @@ static void advance(struct vroom_qpair *qp, uint32_t ticks)
 	qp->deadline = w->tick + w->ticks + 1;
 }
 
+/* Has the controller completed command CID, and only nobody reaped that yet? */
+static bool is_completed(const struct vroom_qpair *qp, uint32_t cid)
+{
+	uint32_t head = qp->cq.head, phase = qp->cq.phase, last;
+
+	while (!((last = vroom_cq_peek(&qp->cq, head, phase)) & NVME_CQE_PHASE)) {
+		if ((last & 0xffff) == cid)
+			return true;
+		vroom_cq_advance(&qp->cq, &head, &phase);
+	}
+	return false;
+}
+
 static int check_slots(struct vroom_qpair *qp, uint64_t now)
 {
 	struct vroom_watchdog *w = &qp->cold->watchdog;
@@ -161,7 +174,8 @@ static int check_slots(struct vroom_qpair *qp, uint64_t now)
 	advance(qp, (uint32_t)VROOM_MIN((now - w->next_tick_ms) / w->tick_ms + 1, TICKS_AT_ONCE));
 	w->next_tick_ms = now + w->tick_ms;
 	first = first_deadline(qp);
-	if ((int32_t)(w->tick - first->deadline) <= 0)
+	if ((int32_t)(w->tick - first->deadline) <= 0 ||
+	    is_completed(qp, (uint32_t)(first - qp->slots)))
 		return 0;
 	vroom_fail(ETIMEDOUT, "the deadline of %u ms has passed; the controller is stuck",
 		   vroom_is_long(vroom_slot_opcode(first)) ? opts->long_timeout_ms
@@ -302,7 +316,9 @@ int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int ma
 			look_while_busy(qp);
 	}
 	/* What waits for slots goes on now that entries were given back for its completions. */
-	if (qp->blocked && !qp->error)
+	if (qp->error)
+		vroom_qpair_hold_back(qp); /* nobody gets what was freed on the inlined path */
+	else if (qp->blocked)
 		vroom_request_continue(qp);
 	if (!count && qp->error)
 		return qp->error;
