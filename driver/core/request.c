@@ -361,6 +361,16 @@ static bool is_copied(struct vroom_qpair *qp, const struct vroom_io *io)
 	return vroom_space_find(&qp->ctrlr->space, io->buf, &w) || ((uintptr_t)io->buf & 3);
 }
 
+/* There is no memory for IO: not now, or not at all when no completion can give some back. */
+static int no_memory(const struct vroom_qpair *qp, const struct vroom_io *io)
+{
+	for (uint32_t cid = 0; cid < qp->depth; cid++)
+		if (qp->slots[cid].state != VROOM_SLOT_FREE)
+			return -EAGAIN;
+	return vroom_fail(ENOMEM, "%s: no DMA memory for a transfer of %llu bytes",
+			  qp->ctrlr->address.text, (unsigned long long)io->bytes);
+}
+
 static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint64_t limit)
 {
 	struct vroom_request *r = calloc(1, sizeof(*r));
@@ -378,8 +388,7 @@ static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint6
 	if (r->outstanding)
 		return 0;
 	free(r);
-	return vroom_fail(ENOMEM, "%s: no DMA memory for a transfer of %llu bytes",
-			  qp->ctrlr->address.text, (unsigned long long)io->bytes);
+	return no_memory(qp, io);
 }
 
 /* --- submission ------------------------------------------------------------------------------ */
@@ -429,10 +438,7 @@ int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 	ret = post(qp, io, io, 0, NULL);
 	if (ret && names_blocks && io->nlb > 1) /* less at a time may go */
 		return submit_split(qp, io, (io->nlb + 1) / 2);
-	if (ret)
-		return vroom_fail(-ret, "%s: no DMA memory for a transfer of %llu bytes", address,
-				  (unsigned long long)io->bytes);
-	return 0;
+	return ret ? no_memory(qp, io) : 0;
 }
 
 /* --- completion --------------------------------------------------------------------------------
