@@ -183,13 +183,17 @@ static int map_locked(struct vroom_dma_space *s, struct vroom_dma_map *map, uint
 		return vroom_fail(ENOMEM, "%s: %d stretches of memory are mapped already", s->name,
 				  VROOM_MAX_MAPPINGS);
 	map->iova = find_iova(s->shared, map->bytes);
-	ret = s->transport->ops->dma_map(s->transport, map);
-	if (ret)
-		return ret;
+	/* Noted before the controller is told, so that a kill in between leaves none unnoted. */
 	m->iova = map->iova;
 	m->creator = getpid();
 	m->file = file;
-	m->bytes = map->bytes; /* valid from here on */
+	__atomic_store_n(&m->bytes, map->bytes, __ATOMIC_RELEASE);
+	ret = s->transport->ops->dma_map(s->transport, map);
+	if (ret) {
+		m->bytes = 0;
+		return ret;
+	}
+	m->iova = map->iova;
 	ret = add_windows(s, map);
 	if (ret) {
 		remove_windows(s, (uintptr_t)map->va, map->bytes);
@@ -215,14 +219,18 @@ int vroom_space_map(struct vroom_dma_space *s, struct vroom_dma_map *map, uint32
 	return ret;
 }
 
-/* Tells the controller, and then forgets it: a kill in between makes the next one tell it again. */
+/*
+ * Tells the controller, and then forgets it: a kill in between makes the next one tell it again, or
+ * of what it was never told (-ENOENT).
+ */
 static int unmap_locked(struct vroom_dma_space *s, struct vroom_dma_mapping *m)
 {
 	int ret = 0;
 
 	if (s->transport->ops->dma_unmap)
 		ret = s->transport->ops->dma_unmap(s->transport, m->iova, m->bytes);
-	if (!ret) {
+	if (!ret || ret == -ENOENT) {
+		ret = 0;
 		remove_file(s, m->file);
 		m->bytes = 0;
 	}
