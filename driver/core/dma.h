@@ -30,6 +30,8 @@
 #define VROOM_MAX_SPACES   64 /* that reach a pool */
 /* The unit of allocation, and the least alignment. */
 #define VROOM_DMA_UNIT 4096ul
+/* The most in one piece: the units of a region, with room for alignment, are counted in 32 bits. */
+#define VROOM_DMA_MAX (1ul << 42)
 /* Huge pages of 2 MiB: what physical memory is contiguous by. */
 #define VROOM_HUGE_SHIFT 21u
 #define VROOM_HUGE_PAGE	 (1ul << VROOM_HUGE_SHIFT)

@@ -15,7 +15,7 @@ void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
 	if (!align)
 		align = c->page_size;
 	align = VROOM_MAX(align, VROOM_DMA_UNIT);
-	if (!bytes || bytes > PTRDIFF_MAX / 2 || align > PTRDIFF_MAX / 2 || (align & (align - 1))) {
+	if (!bytes || bytes > VROOM_DMA_MAX || align > VROOM_DMA_MAX || (align & (align - 1))) {
 		vroom_fail(EINVAL, "%s: cannot allocate %zu bytes of DMA memory at %zu",
 			   c->address.text, bytes, align);
 		return NULL;
@@ -38,7 +38,7 @@ void vroom_dma_free(struct vroom_ctrlr *c, void *mem)
 
 int vroom_dma_reserve(struct vroom_ctrlr *c, size_t bytes)
 {
-	if (bytes > PTRDIFF_MAX / 2)
+	if (bytes > VROOM_DMA_MAX)
 		return vroom_fail(EINVAL, "%s: cannot reserve %zu bytes", c->address.text, bytes);
 	/* Room for queues and lists besides. */
 	bytes += VROOM_HUGE_PAGE / 2;
