@@ -32,7 +32,7 @@ EXAMPLES := $(patsubst driver/examples/%.c,$(BUILD)/examples/%,$(wildcard driver
 
 all: driver engine ## Everything: the driver and the engine
 
-driver: $(BUILD)/vroom $(BUILD)/libvroom.a $(BUILD)/libvroom.so $(BUILD)/vroom.pc $(EXAMPLES) ## The vroom command and libvroom
+driver: $(BUILD)/vroom $(BUILD)/libvroom.a $(BUILD)/libvroom.so $(BUILD)/vroom.pc $(EXAMPLES) $(BUILD)/tests/transport ## The vroom command and libvroom
 
 engine: $(BUILD)/vroom.so ## The fio engine
 
@@ -44,8 +44,11 @@ $(BUILD)/libvroom.a: $(LIB_OBJECTS)
 	rm -f $@
 	$(AR) rcs $@ $^
 
-$(BUILD)/libvroom.so: $(LIB_OBJECTS)
-	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libvroom.so.0 $^ $(LIBS) -o $@
+# Before 1.0, a minor release may change the interface: the name that programs are linked with says so.
+SONAME := libvroom.so.$(basename $(VERSION))
+$(BUILD)/libvroom.so: $(LIB_OBJECTS) driver/libvroom.map
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) \
+		-Wl,--version-script=driver/libvroom.map $(LIB_OBJECTS) $(LIBS) -o $@
 
 $(BUILD)/vroom: $(CLI_OBJECTS) $(BUILD)/libvroom.a
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
@@ -181,13 +184,14 @@ fresh-test: ## Both README commands in a fresh Debian 12 (debootstrap; needs roo
 	$(call install,debootstrap git)
 	tests/fresh-test.sh
 
-bench: deps all build/tests/instructions ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
+bench: deps all build/tests/instructions build/tests/roundtrip ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
 	$(call install,valgrind)
 	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
 
 SOURCES := $(shell git ls-files '*.c' '*.h')
-check: deps all .venv/installed ## Layout, static analysis, lint
+check: deps all .venv/installed ## Layers, layout, static analysis, lint
 	$(call install,$(CHECK_DEPS))
+	/usr/bin/python3 tests/layers.py
 	clang-format --dry-run --Werror $(SOURCES)
 	clang-tidy --quiet $(LIB_SOURCES) $(CLI_SOURCES) -- -std=gnu11 -D_GNU_SOURCE -Idriver/include -Idriver 2> /dev/null
 	shellcheck $(shell git ls-files '*.sh') .ci/run
@@ -199,8 +203,9 @@ install: all ## Headers, libraries, vroom.pc, the command and the engine (PREFIX
 	install -m 755 $(BUILD)/vroom $(DESTDIR)$(BINDIR)
 	install -m 644 driver/include/*.h $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 $(BUILD)/libvroom.a $(BUILD)/vroom.so $(DESTDIR)$(LIBDIR)
-	install -m 644 $(BUILD)/libvroom.so $(DESTDIR)$(LIBDIR)/libvroom.so.0
-	ln -sf libvroom.so.0 $(DESTDIR)$(LIBDIR)/libvroom.so
+	install -m 644 $(BUILD)/libvroom.so $(DESTDIR)$(LIBDIR)/libvroom.so.$(VERSION)
+	ln -sf libvroom.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libvroom.so
 	install -m 644 $(BUILD)/vroom.pc $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 driver/cli/completion.bash $(DESTDIR)$(COMPLETIONDIR)/vroom
 

@@ -484,6 +484,9 @@ static struct io_u *engine_event(struct thread_data *td, int event)
 	if (VROOM_UNLIKELY(c->status)) {
 		io_u->error = vroom_status_errno(c->status);
 		io_u->resid = io_u->xfer_buflen;
+		/* fio itself looks at errors of syncs only where they are not queued. */
+		if (ddir_sync(io_u->ddir))
+			td_verror(td, io_u->error, "sync");
 		if (!job->failed)
 			log_err("vroom: %s: %s at offset %llu of %llu bytes: %s\n",
 				io_u->file->file_name, io_ddir_name(io_u->ddir),

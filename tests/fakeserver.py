@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import array
 import mmap
+import os
 import socket
 import struct
 import threading
 import time
 
-GET_INFO, REGION_INFO, REGION_READ, RESET = 4, 5, 9, 13
+GET_INFO, REGION_INFO, IRQ_INFO, SET_IRQS, REGION_READ, REGION_WRITE, RESET = 4, 5, 7, 8, 9, 10, 13
+STATUS, CAPABILITIES, MSIX = 0x06, 0x34, 0x50  # in configuration space
 
 
 class FakeServer:
@@ -28,11 +30,23 @@ class FakeServer:
         self.class_code = 0x010802
         self.bar0_size = 0x2000
         self.registers: dict[int, bytes] = {}  # by offset; 8 bytes each
+        self.config = bytearray(256)
+        self.config_writes: list[tuple[int, bytes]] = []
+        self.region_info: bytes | None = None  # instead of BAR0's
+        self.error: int | None = None  # for reads of BAR0
+        self.files: dict[int, list[int]] = {}  # descriptors to send with replies, by command
         self.split_replies = False
+        self.cuts: list[int] = []  # where replies are cut into several sends
+        self.files_on = 0  # the piece that carries the descriptors; the last one at most
+        self.pause = 0.0  # seconds between two pieces
+        self.stop_at: int | None = None  # bytes of the answer to a read of BAR0; once
+        self.held_back = b""  # the rest of it, sent with the next answer
+        self.flood = False  # other replies without end instead of an answer to a read of BAR0
         self.noise_before_replies = False
         self.silent_after: int | None = None  # commands answered before silence
         self.close_after: int | None = None
         self.seen: list[int] = []
+        self.messages: list[tuple[int, bytes]] = []
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
 
@@ -52,8 +66,36 @@ class FakeServer:
                 client.sendall(bytes([byte]))
                 time.sleep(0.0005)
             message = message[20:]
-        if message:
-            client.sendall(message)
+        self.send_in_pieces(client, message, self.files.get(command, []))
+
+    def send_in_pieces(self, client, message: bytes, files: list[int]) -> None:
+        edges = [0, *(cut for cut in self.cuts if 0 < cut < len(message)), len(message)]
+        carrier = min(self.files_on, len(edges) - 2)
+        for piece in range(len(edges) - 1):
+            data = message[edges[piece] : edges[piece + 1]]
+            rights = array.array("i", files)
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if files else []
+            if data:
+                client.sendmsg([data], ancillary if piece == carrier else [])
+            time.sleep(self.pause)
+
+    def answer_bar0_read(self, client, msg_id: int, payload: bytes) -> bool:
+        """In the strange ways that were asked for. False: none was."""
+        while self.flood:
+            client.sendall(struct.pack("<HHIII", msg_id ^ 0x5555, REGION_READ, 16, 1, 0))
+        rest, self.held_back = self.held_back, b""
+        client.sendall(rest)
+        if self.error is not None:
+            self.reply(client, msg_id, REGION_READ, b"", self.error)
+            return True
+        if self.stop_at is None:
+            return False
+        answer = self.answer(REGION_READ, payload) or b""
+        header = struct.pack("<HHIII", msg_id, REGION_READ, 16 + len(answer), 1, 0)
+        client.sendall((header + answer)[: self.stop_at])
+        self.held_back = (header + answer)[self.stop_at :]
+        self.stop_at = None
+        return True
 
     def answer(self, command: int, payload: bytes) -> bytes | None:
         if command == 1:
@@ -62,16 +104,24 @@ class FakeServer:
             return self.info
         if command == REGION_INFO:
             index = struct.unpack_from("<I", payload, 8)[0]
+            if self.region_info is not None:
+                return self.region_info
             return struct.pack("<IIIIQQ", 32, 3, index, 0, self.bar0_size, 0)
         if command == REGION_READ:
             offset, region, count = struct.unpack_from("<QII", payload)
             value = bytes(count)
-            if region == 7 and offset == 8:
+            if region == 7 and offset != 8:
+                value = bytes(self.config[offset : offset + count])
+            elif region == 7:
                 value = struct.pack("<I", self.class_code << 8)
             elif region == 0 and offset in self.registers:
                 value = self.registers[offset][:count]
             return payload[:16] + value
-        if command == 10:
+        if command == REGION_WRITE:
+            offset, region, count = struct.unpack_from("<QII", payload)
+            if region == 7:
+                self.config_writes.append((offset, payload[16 : 16 + count]))
+                self.config[offset : offset + count] = payload[16 : 16 + count]
             return payload[:16]
         if command in (2, 3, 13):
             return b""
@@ -80,6 +130,10 @@ class FakeServer:
     def map_memory(self, payload: bytes, fds) -> None:
         pass
 
+    def take_descriptors(self, command: int, payload: bytes, fds) -> None:
+        for fd in fds:
+            os.close(fd)
+
     def serve(self) -> None:
         try:
             client, _ = self.listener.accept()
@@ -87,7 +141,10 @@ class FakeServer:
             return
         with client:
             while True:
-                header, ancillary, _, _ = client.recvmsg(16, 256, socket.MSG_WAITALL)
+                try:
+                    header, ancillary, _, _ = client.recvmsg(16, 256, socket.MSG_WAITALL)
+                except ConnectionResetError:
+                    return
                 fds = array.array("i", b"".join(data for _, _, data in ancillary))
                 if len(header) < 16:
                     return
@@ -95,12 +152,17 @@ class FakeServer:
                 payload = client.recv(size - 16, socket.MSG_WAITALL) if size > 16 else b""
                 if command == 2:
                     self.map_memory(payload, fds)
+                self.take_descriptors(command, payload, fds)
                 self.seen.append(command)
+                self.messages.append((command, payload))
                 if self.close_after is not None and len(self.seen) > self.close_after:
                     return
                 if self.silent_after is not None and len(self.seen) > self.silent_after:
                     continue
                 try:
+                    if command == REGION_READ and payload[8:12] == bytes(4):
+                        if self.answer_bar0_read(client, msg_id, payload):
+                            continue
                     answer = self.answer(command, payload)
                     self.reply(
                         client, msg_id, command, answer or b"", 0 if answer is not None else 95
@@ -156,3 +218,36 @@ class FakeDiscovery(FakeServer):
         completion = struct.pack("<IIHHHH", 0, 0, self.head + 1, 0, cid, 1)
         queue[start + 16 * self.head : start + 16 * self.head + 16] = completion
         self.head += 1
+
+
+class FakeMsix(FakeServer):
+    """Raises vector 1 when BAR0 is read, on the terms of SPDK's target: MSI-X Enable is set,
+    Function Mask is not, and vector 0 leads somewhere."""
+
+    def __init__(self, path, before: int = 0, at: int = MSIX):
+        super().__init__(path)
+        self.config[STATUS] = 0x10
+        self.config[CAPABILITIES] = 0x40
+        self.config[0x40:0x42] = bytes([0x01, at])
+        self.at = at
+        self.config[at : at + 4] = struct.pack("<BBH", 0x11, 0, before | 7)
+        self.vectors: dict[int, int] = {}
+
+    def flags(self) -> int:
+        return struct.unpack_from("<H", self.config, self.at + 2)[0]
+
+    def take_descriptors(self, command: int, payload: bytes, fds) -> None:
+        if command != SET_IRQS:
+            return super().take_descriptors(command, payload, fds)
+        start = struct.unpack_from("<I", payload, 12)[0]
+        self.vectors.update({start + i: fd for i, fd in enumerate(fds)})
+
+    def answer(self, command: int, payload: bytes) -> bytes | None:
+        if command == IRQ_INFO:
+            return struct.pack("<IIII", 16, 1, 2, 8)
+        if command == SET_IRQS:
+            return b""
+        if command == REGION_READ and payload[8:12] == bytes(4):
+            if self.flags() & 0xC000 == 0x8000 and 0 in self.vectors and 1 in self.vectors:
+                os.eventfd_write(self.vectors[1], 1)
+        return super().answer(command, payload)

@@ -168,3 +168,15 @@ def test_vroom_fio_reads_standard_input(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "disk").stat().st_size == MIB
     assert ENGINE.removeprefix("external:") == str(BUILD / "vroom.so")
+
+
+@pytest.mark.parametrize(
+    "address, function",
+    [("10000:e1:00.0", "10000:e1:00.0"), ("10000.e1.00.0", "10000:e1:00.0"),
+     ("fffffffe:e1:00.0", "fffffffe:e1:00.0"), ("fe:00.0", "0000:fe:00.0")],
+)  # fmt: skip
+def test_pci_domains_of_any_length_are_understood(tmp_path, address, function):
+    """Behind Intel's VMD they have five digits. Such an address was taken for a file's name."""
+    ran = run(VROOM, "id", address, cwd=tmp_path)
+    assert ran.status == 1 and f"{function}: no such PCI function" in ran.text
+    assert not list(tmp_path.iterdir())

@@ -66,7 +66,7 @@ def refusal(result: Result, words: str) -> None:
 
 USED = {
     "default": (Shape(), {"max_transfer_bytes": 512 * KIB, "io_queue_pairs": 64}),
-    "mdts=0": (Shape("mdts=0"), {"max_transfer_bytes": 16 * MIB}),
+    "mdts=0": (Shape("mdts=0"), {"max_transfer_bytes": 2 * MIB}),
     "mdts=1": (Shape("mdts=1"), {"max_transfer_bytes": 8 * KIB}),
     "mdts=5": (Shape("mdts=5"), {"max_transfer_bytes": 128 * KIB}),
     "one queue pair": (Shape("max_ioqpairs=1"), {"io_queue_pairs": 1}),
@@ -188,8 +188,7 @@ def test_the_command_measures(qemu_nvme):
 
 @pytest.mark.parametrize("bs", [
     4 * MIB,
-    pytest.param(5 * MIB, marks=pytest.mark.xfail(strict=True, reason="QEMU takes 1024 pages at "
-                 "most, whatever MDTS says; Linux never sends more, vroom does")),
+    5 * MIB,
 ])  # fmt: skip
 def test_largest_command(qemu_nvme, bs):
     nvme = qemu_nvme(Shape("mdts=0"))
@@ -197,8 +196,6 @@ def test_largest_command(qemu_nvme, bs):
     assert first(nvme.images[0], 4 * bs) == pattern(4 * bs, bs)
 
 
-@pytest.mark.xfail(strict=True, reason="a request of one block is split for ever, into commands "
-                   "of no block, and no deadline ends it")  # fmt: skip
 def test_blocks_larger_than_a_command_may_move(qemu_nvme):
     nvme = qemu_nvme(Shape("mdts=1", (Namespace(BLOCKS_64K),)))
     refusal(vroom("perf", "-t", "0.1", "-o", "64K", nvme.socket, timeout=2), "65536")
@@ -259,12 +256,9 @@ REFUSED = {
     "128 KiB blocks": (Namespace("logical_block_size=131072,physical_block_size=131072"), "2^17"),
     "zoned": (Namespace(ZONED), "zoned"),
 }
-NOT_YET = {"zoned": "taken for an ordinary namespace: the driver does not ask for its command set"}
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=NOT_YET[name])]
-                 if name in NOT_YET else []) for name in REFUSED])  # fmt: skip
+@pytest.mark.parametrize("name", REFUSED)
 def test_refused_in_one_line(qemu_nvme, name):
     namespace, words = REFUSED[name]
     nvme = qemu_nvme(Shape(namespaces=(Namespace(), namespace)))
@@ -296,8 +290,6 @@ def test_media_error(qemu_nvme, kind, words):
     good(fio(offset=MIB + 64 * KIB, size="2M", **job))
 
 
-@pytest.mark.xfail(strict=True, reason="fio does not look at the error of a queued sync: it ends "
-                   "with 0, though the engine's documentation promises a status")  # fmt: skip
 def test_failed_flush(qemu_nvme):
     nvme = qemu_nvme(Shape(namespaces=(Namespace(errors=(("flush", -1),)),)))
     result = fio(filename=nvme.socket, rw="write", size="1M", fsync=16)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "base/error.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,14 +13,40 @@ const char *vroom_error(void)
 	return error_line;
 }
 
+/* Long lines lose their middle, which is of a long name; the reason comes last. */
+static void set_line(const char *line)
+{
+	const size_t head = sizeof(error_line) / 4, tail = sizeof(error_line) - head - 3;
+	size_t bytes = strlen(line) + 1;
+
+	if (bytes <= sizeof(error_line))
+		memcpy(error_line, line, bytes);
+	else
+		snprintf(error_line, sizeof(error_line), "%.*s...%s", (int)head, line,
+			 line + bytes - tail);
+}
+
 int vroom_fail(int err, const char *format, ...)
 {
-	char line[sizeof(error_line)];
+	char line[3 * PATH_MAX]; /* two names, each as long as can be, and words */
 	va_list args;
 
 	va_start(args, format);
 	vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
-	memcpy(error_line, line, sizeof(line));
+	set_line(line);
+	return -err;
+}
+
+int vroom_fail_on(const char *device, int err, const char *format, ...)
+{
+	char line[3 * PATH_MAX];
+	int n = snprintf(line, sizeof(line), "%s: ", device);
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+	va_end(args);
+	set_line(line);
 	return -err;
 }

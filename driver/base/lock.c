@@ -4,8 +4,21 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/error.h"
+
+int vroom_share(const char *device, size_t bytes, void **out)
+{
+	*out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE,
+		    -1, 0);
+	if (*out != MAP_FAILED)
+		return 0;
+	*out = NULL;
+	return vroom_fail_on(device, ENOMEM, "out of memory");
+}
 
 int vroom_lock_init(pthread_mutex_t *lock)
 {

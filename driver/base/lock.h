@@ -5,7 +5,14 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
+
+/*
+ * BYTES of zeroes that processes forked later share, until munmap(). -ENOMEM names DEVICE; *OUT is
+ * NULL then.
+ */
+int vroom_share(const char *device, size_t bytes, void **out);
 
 /* A process-shared robust mutex. Returns 0 or a negative errno. */
 int vroom_lock_init(pthread_mutex_t *lock);

@@ -33,9 +33,16 @@
 
 #define NAMES_MAX 256
 
+#define ADDRESSES_MAX 64
+
 struct arguments {
-	const char *address, *driver, *user;
+	const char *addresses[ADDRESSES_MAX];
+	unsigned count;
+	const char *driver, *user;
 	bool dry_run;
+	const char *address; /* the one in hand */
+	struct vroom_device device[ADDRESSES_MAX];
+	unsigned devices; /* behind the addresses, each once */
 };
 
 static const struct argp_option bind_options[] = {
@@ -66,12 +73,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'u': a->user = arg; return 0;
 	case 'n': a->dry_run = true; return 0;
 	case ARGP_KEY_ARG:
-		if (a->address)
-			argp_error(state, "one address at a time");
-		a->address = arg;
+		if (a->count == ADDRESSES_MAX)
+			argp_error(state, "more than %d addresses", ADDRESSES_MAX);
+		a->addresses[a->count++] = arg;
 		return 0;
 	case ARGP_KEY_END:
-		if (!a->address)
+		if (!a->count)
 			argp_error(state, "an address is needed; see vroom list");
 		return 0;
 	default: return ARGP_ERR_UNKNOWN;
@@ -195,6 +202,33 @@ static int look(const struct arguments *a, struct vroom_device *d)
 	return ret ? ret : vroom_device_owner(d->bdf);
 }
 
+static bool is_among(const struct arguments *a, const char *bdf)
+{
+	for (unsigned i = 0; i < a->devices; i++)
+		if (!strcmp(a->device[i].bdf, bdf))
+			return true;
+	return false;
+}
+
+/* Looks at all addresses before anything is changed. */
+static int look_at_all(struct arguments *a)
+{
+	for (unsigned i = 0; i < a->count; i++) {
+		struct vroom_device d;
+		int ret;
+
+		a->address = a->addresses[i];
+		ret = look(a, &d);
+		if (ret)
+			return ret;
+		if (!is_among(a, d.bdf)) {
+			a->addresses[a->devices] = a->address;
+			a->device[a->devices++] = d;
+		}
+	}
+	return 0;
+}
+
 /* From whatever driver D has to DRIVER; "" leaves it without one, NULL to the kernel's choice. */
 static int move(const struct arguments *a, const struct vroom_device *d, const char *driver)
 {
@@ -255,14 +289,16 @@ static int give_to_user(const struct arguments *a, const struct vroom_device *d)
 
 static int check_target(const struct arguments *a, const struct vroom_device *d, const char *driver)
 {
+	char rest[512];
+
 	if (!strcmp(driver, "vfio-pci"))
-		return d->iommu_group < 0
-			       ? vroom_fail(
-					 ENOTSUP,
-					 "%s: there is no IOMMU for the device; enable VT-d or AMD-Vi "
-					 "in the firmware (and intel_iommu=on), or use --driver none",
-					 a->address)
-			       : vroom_device_check_group(d);
+		return d->iommu_group < 0 ? vroom_fail(ENOTSUP,
+						       "%s: there is no IOMMU for the device; "
+						       "enable VT-d or AMD-Vi "
+						       "in the firmware (and intel_iommu=on), or "
+						       "use --driver none",
+						       a->address)
+					  : vroom_device_group_rest(d, rest, sizeof(rest));
 	if (d->iommu_translates)
 		return vroom_fail(ENOTSUP,
 				  "%s: an IOMMU translates the device's addresses; use --driver "
@@ -275,46 +311,91 @@ static int check_target(const struct arguments *a, const struct vroom_device *d,
 		       : 0;
 }
 
-int cli_bind(int argc, char **argv)
+/* Where D is to go: as --driver says, else to vfio-pci if there is an IOMMU. */
+static const char *target_of(const struct arguments *a, const struct vroom_device *d)
 {
-	static const struct argp argp = {
-		bind_options,
-		parse,
-		"ADDRESS",
-		"Takes the NVMe controller at ADDRESS from the kernel's driver, for vroom to drive: a PCI "
-		"address or a name like /dev/nvme0n1, which goes on to name it. Refuses what is mounted, "
-		"part of LVM or md, in use as swap, or held open. vroom unbind gives it back.",
-		0,
-		0,
-		0
-	};
-	struct arguments a = { 0 };
-	struct vroom_device d;
-	const char *driver;
+	return a->driver ? a->driver : d->iommu_group >= 0 ? "vfio-pci" : "none";
+}
 
-	argp_parse(&argp, argc, argv, 0, NULL, &a);
-	if (look(&a, &d))
-		return cli_fail();
-	driver = a.driver ? a.driver : d.iommu_group >= 0 ? "vfio-pci" : "none";
-	if (check_target(&a, &d, driver) || take(&a, &d))
-		return cli_fail();
+static int bind_one(const struct arguments *a, struct vroom_device *d)
+{
+	const char *driver = target_of(a, d);
+	char was[sizeof(d->driver)];
+
 	if (!strcmp(driver, "none"))
 		driver = "";
-	if (strcmp(driver, d.driver)) {
-		if ((driver[0] && load_module(&a, driver)) || (!a.dry_run && write_record(&d)))
+	snprintf(was, sizeof(was), "%s", d->driver);
+	if (strcmp(driver, was)) {
+		if ((driver[0] && load_module(a, driver)) || (!a->dry_run && write_record(d)))
 			return cli_fail();
-		if (move(&a, &d, driver) || check_driver(&a, &d, driver)) {
+		if (move(a, d, driver) || check_driver(a, d, driver)) {
 			cli_fail();
-			move_back(&a, &d);
+			move_back(a, d);
 			return 1;
 		}
 	}
-	if (a.user && give_to_user(&a, &d))
+	if (a->user && give_to_user(a, d))
 		return cli_fail();
-	if (!a.dry_run)
-		printf("%s: on %s, was on %s; back to the kernel with: vroom unbind %s\n", d.bdf,
-		       driver[0] ? driver : "no driver", d.driver[0] ? d.driver : "no driver",
-		       d.bdf);
+	if (!a->dry_run)
+		printf("%s: on %s, was on %s; back to the kernel with: vroom unbind %s\n", d->bdf,
+		       driver[0] ? driver : "no driver", was[0] ? was : "no driver", d->bdf);
+	return 0;
+}
+
+/* What else of D's group must be bound before a job can use any function of it. */
+static void name_rest_of_group(const struct arguments *a, const struct vroom_device *d)
+{
+	char rest[512], missing[512] = "", *state = NULL;
+
+	if (strcmp(target_of(a, d), "vfio-pci") || vroom_device_group_rest(d, rest, sizeof(rest)))
+		return;
+	for (char *bdf = strtok_r(rest, " ", &state); bdf; bdf = strtok_r(NULL, " ", &state)) {
+		size_t length = strlen(missing);
+
+		if (!is_among(a, bdf)) /* in a dry run they are still where they were */
+			snprintf(missing + length, sizeof(missing) - length, " %s", bdf);
+	}
+	if (missing[0])
+		printf("%s: IOMMU group %d goes to vfio as a whole; before a job can use it: "
+		       "vroom bind%s\n",
+		       d->bdf, d->iommu_group, missing);
+}
+
+int cli_bind(int argc, char **argv)
+{
+	static const struct argp argp = { bind_options,
+					  parse,
+					  "ADDRESS...",
+					  "Takes the NVMe controller at each ADDRESS from the "
+					  "kernel's driver, for vroom to drive: a "
+					  "PCI address or a name like /dev/nvme0n1, which goes on "
+					  "to name it. Refuses what is "
+					  "mounted, part of LVM or md, in use as swap, or held "
+					  "open; nothing is changed then. A job "
+					  "can use a controller when all of its IOMMU group are "
+					  "bound. vroom unbind gives it back.",
+					  0,
+					  0,
+					  0 };
+	struct arguments a = { 0 };
+
+	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	if (look_at_all(&a))
+		return cli_fail();
+	for (unsigned i = 0; i < a.devices; i++) {
+		a.address = a.addresses[i];
+		if (check_target(&a, &a.device[i], target_of(&a, &a.device[i])) ||
+		    take(&a, &a.device[i]))
+			return cli_fail();
+	}
+	for (unsigned i = 0; i < a.devices; i++) {
+		a.address = a.addresses[i];
+		if (bind_one(&a, &a.device[i]))
+			return 1;
+	}
+	for (unsigned i = 0; i < a.devices; i++)
+		if (!i || a.device[i].iommu_group != a.device[i - 1].iommu_group)
+			name_rest_of_group(&a, &a.device[i]);
 	return 0;
 }
 
@@ -365,42 +446,77 @@ static int wait_for_names(const struct vroom_device *d, struct vroom_device_name
 	return count;
 }
 
+static bool on_group_member(const char *bdf, void *arg)
+{
+	const struct vroom_device *d = arg;
+
+	return strcmp(bdf, d->bdf) && vroom_device_owner(bdf) == -EBUSY;
+}
+
+/* While vfio has a function of a group in use, the kernel gives no other of it to a driver. */
+static int check_group_idle(const struct arguments *a, struct vroom_device *d)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "/sys/kernel/iommu_groups/%d/devices", d->iommu_group);
+	return !strcmp(d->driver, "vfio-pci") && vroom_for_entries(path, on_group_member, d)
+		       ? vroom_fail(EBUSY, "%s: is in IOMMU group %d with %s; nothing was changed",
+				    a->address, d->iommu_group, vroom_error())
+		       : 0;
+}
+
+static int unbind_one(const struct arguments *a, struct vroom_device *d)
+{
+	struct vroom_device_name names[NAMES_MAX];
+	char driver[64];
+	int count;
+
+	if (!vroom_device_record(d->bdf, "driver", driver, sizeof(driver)))
+		snprintf(driver, sizeof(driver), "nvme");
+	if (strcmp(d->driver, driver)) {
+		if (!a->dry_run && strcmp(d->driver, "vfio-pci"))
+			recover(d);
+		if (take(a, d) || load_module(a, driver) || move(a, d, NULL) ||
+		    check_driver(a, d, driver))
+			return cli_fail();
+	}
+	if (a->dry_run)
+		return 0;
+	count = wait_for_names(d, names);
+	forget_record(d);
+	printf("%s: on %s:", d->bdf, driver);
+	for (int i = 0; i < count; i++)
+		printf(" /dev/%s", names[i].name);
+	printf("\n");
+	return 0;
+}
+
 int cli_unbind(int argc, char **argv)
 {
 	static const struct argp argp = {
 		unbind_options,
 		parse,
-		"ADDRESS",
-		"Gives the NVMe controller at ADDRESS back to the driver that it was on before vroom bind.",
+		"ADDRESS...",
+		"Gives the NVMe controller at each ADDRESS back to the driver "
+		"that it was on before vroom bind.",
 		0,
 		0,
 		0
 	};
-	struct vroom_device_name names[NAMES_MAX];
 	struct arguments a = { 0 };
-	struct vroom_device d;
-	char driver[64];
-	int count;
 
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
-	if (look(&a, &d))
+	if (look_at_all(&a))
 		return cli_fail();
-	if (!vroom_device_record(d.bdf, "driver", driver, sizeof(driver)))
-		snprintf(driver, sizeof(driver), "nvme");
-	if (strcmp(d.driver, driver)) {
-		if (!a.dry_run && strcmp(d.driver, "vfio-pci"))
-			recover(&d);
-		if (take(&a, &d) || load_module(&a, driver) || move(&a, &d, NULL) ||
-		    check_driver(&a, &d, driver))
+	for (unsigned i = 0; i < a.devices; i++) {
+		a.address = a.addresses[i];
+		if (check_group_idle(&a, &a.device[i]))
 			return cli_fail();
 	}
-	if (a.dry_run)
-		return 0;
-	count = wait_for_names(&d, names);
-	forget_record(&d);
-	printf("%s: on %s:", d.bdf, driver);
-	for (int i = 0; i < count; i++)
-		printf(" /dev/%s", names[i].name);
-	printf("\n");
+	for (unsigned i = 0; i < a.devices; i++) {
+		a.address = a.addresses[i];
+		if (unbind_one(&a, &a.device[i]))
+			return 1;
+	}
 	return 0;
 }

@@ -217,7 +217,8 @@ int cli_fio(int argc, char **argv)
 	if (argc < 2 || !strcmp(argv[1], "--help")) {
 		fprintf(argc < 2 ? stderr : stdout,
 			"Usage: vroom fio [fio arguments] job.fio\n"
-			"Runs fio (or $FIO) with vroom in the place of every storage engine that the\n"
+			"Runs fio (or $FIO) with vroom in the place of every storage engine that "
+			"the\n"
 			"job, or the arguments, name. The job file is not changed.\n");
 		return argc < 2;
 	}

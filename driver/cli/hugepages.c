@@ -131,16 +131,16 @@ static int reserve(const struct arguments *a)
 
 int cli_hugepages(int argc, char **argv)
 {
-	static const struct argp argp = {
-		options,
-		parse,
-		"[SIZE]",
-		"Shows the pools of huge pages, or sets one to SIZE bytes in all (64M; 0 gives them back) "
-		"and mounts hugetlbfs where it is not. Driving a device without an IOMMU needs them.",
-		0,
-		0,
-		0
-	};
+	static const struct argp argp = { options,
+					  parse,
+					  "[SIZE]",
+					  "Shows the pools of huge pages, or sets one to SIZE "
+					  "bytes in all (64M; 0 gives them back) "
+					  "and mounts hugetlbfs where it is not. Driving a device "
+					  "without an IOMMU needs them.",
+					  0,
+					  0,
+					  0 };
 	struct arguments a = { .page_bytes = DEFAULT_PAGE_BYTES, .node = -1 };
 	long sizes[MAX_SIZES];
 	int count;

@@ -29,7 +29,8 @@ static int usage(FILE *to)
 		fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
 	fprintf(to,
 		"\n`vroom COMMAND --help` explains a command; addresses are a file, a vfio-user\n"
-		"socket, emu-mem or emu-null, with options behind commas (/tmp/disk,lba=4096), a PCI\n"
+		"socket, emu-mem or emu-null, with options behind commas (/tmp/disk,lba=4096), a "
+		"PCI\n"
 		"function (0000:04:00.0) or its name (/dev/nvme0n1).\n");
 	return to == stderr;
 }

@@ -65,18 +65,18 @@ static int reap(struct vroom_ctrlr *c, const char *what, struct nvme_cqe *out)
 		if (ret)
 			return ret;
 		if (now > deadline) {
-			vroom_fail(ETIMEDOUT,
-				   "%s: %s has no completion after %u ms; the controller is stuck",
-				   c->address.text, what, c->opts.admin_timeout_ms);
+			vroom_fail_on(c->name, ETIMEDOUT,
+				      "%s has no completion after %u ms; the controller is stuck",
+				      what, c->opts.admin_timeout_ms);
 			return vroom_ctrlr_mark_failed(c, -ETIMEDOUT);
 		}
 	}
 	*out = a->cq.entries[a->cq.head];
 	if (out->cid != a->shared->completed % VROOM_ADMIN_ENTRIES) {
-		vroom_fail(EPROTO,
-			   "%s: the controller completed admin command %u, which is not "
-			   "outstanding; it is broken or another program drives it too",
-			   c->address.text, out->cid);
+		vroom_fail_on(c->name, EPROTO,
+			      "the controller completed admin command %u, which is not "
+			      "outstanding; it is broken or another program drives it too",
+			      out->cid);
 		return vroom_ctrlr_mark_failed(c, -EPROTO);
 	}
 	a->shared->completed++; /* one store: it is taken, or it is not */
@@ -132,11 +132,11 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 
 	snprintf(what, sizeof(what), "admin command %02xh", sqe->opcode);
 	if (bytes > VROOM_ADMIN_BYTES)
-		return vroom_fail(EINVAL, "%s: %s moves %zu bytes, at most %u go at once",
-				  c->address.text, what, bytes, VROOM_ADMIN_BYTES);
+		return vroom_fail_on(c->name, EINVAL, "%s moves %zu bytes, at most %u go at once",
+				     what, bytes, VROOM_ADMIN_BYTES);
 	if (bytes && (!buf || direction == NVME_NO_DATA))
-		return vroom_fail(EINVAL, "%s: %s: %zu bytes, but %s", c->address.text, what, bytes,
-				  buf ? "the opcode says that it moves none" : "no buffer");
+		return vroom_fail_on(c->name, EINVAL, "%s: %zu bytes, but %s", what, bytes,
+				     buf ? "the opcode says that it moves none" : "no buffer");
 	ret = vroom_ctrlr_failed(c);
 	if (!ret)
 		ret = drain(c);
@@ -153,8 +153,8 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 	if (cqe)
 		*cqe = done;
 	else if (done.status)
-		return vroom_fail(EIO, "%s: %s failed: %s", c->address.text, what,
-				  vroom_status_str(done.status));
+		return vroom_fail_on(c->name, EIO, "%s failed: %s", what,
+				     vroom_status_str(done.status));
 	if (bytes && (direction & NVME_TO_HOST) && !done.status)
 		memcpy(buf, a->buffer, bytes);
 	return 0;

@@ -38,7 +38,7 @@ static int write32(struct vroom_ctrlr *c, uint32_t reg, uint32_t value)
 
 const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c)
 {
-	const char *line = vroom_error(), *address = c->address.text;
+	const char *line = vroom_error(), *address = c->name;
 	size_t length = strlen(address);
 
 	return strncmp(line, address, length) == 0 ? line + length + 2 : line;
@@ -48,7 +48,7 @@ void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
 {
 	char line[512];
 	va_list args;
-	int n = snprintf(line, sizeof(line), "%s: ", c->address.text);
+	int n = snprintf(line, sizeof(line), "%s: ", c->name);
 
 	va_start(args, format);
 	if (n >= 0 && (size_t)n < sizeof(line))
@@ -76,7 +76,28 @@ int vroom_ctrlr_failed(const struct vroom_ctrlr *c)
 {
 	int err = __atomic_load_n(&c->shared->failed, __ATOMIC_ACQUIRE);
 
-	return err ? vroom_fail(-err, "%s: %s", c->address.text, c->shared->failure) : 0;
+	return err ? vroom_fail_on(c->name, -err, "%s", c->shared->failure) : 0;
+}
+
+static int all_ones(const struct vroom_ctrlr *c)
+{
+	return vroom_fail_on(c->name, ENODEV, "registers read all ones: the controller is gone");
+}
+
+/* What CSTS says against the controller; 0 when nothing does. */
+static int check_csts(const struct vroom_ctrlr *c, uint32_t csts)
+{
+	if (csts == UINT32_MAX)
+		return all_ones(c);
+	if (NVME_GET(csts, NVME_CSTS_CFS))
+		return vroom_fail_on(c->name, EIO,
+				     "the controller reports a fatal status (CSTS.CFS); "
+				     "reset it by opening it again");
+	if (c->ready && !NVME_GET(csts, NVME_CSTS_RDY))
+		return vroom_fail_on(c->name, ENODEV,
+				     "the controller is no longer ready (CSTS.RDY): it "
+				     "was removed, or reset by somebody else");
+	return 0;
 }
 
 int vroom_ctrlr_health(struct vroom_ctrlr *c)
@@ -87,27 +108,14 @@ int vroom_ctrlr_health(struct vroom_ctrlr *c)
 	if (ret)
 		return ret;
 	ret = c->transport->ops->alive(c->transport);
-	if (!ret) {
-		/* Slow to answer is not dead: that is for the commands' deadline to decide. */
+	if (!ret)
 		ret = c->transport->ops->read(c->transport, NVME_REG_CSTS, &csts, 4,
 					      HEALTH_TIMEOUT_MS);
-		if (ret == -ETIMEDOUT)
-			return 0;
-	}
-	if (!ret && csts == UINT32_MAX)
-		ret = vroom_fail(ENODEV, "%s: registers read all ones: the controller is gone",
-				 c->address.text);
-	if (!ret && NVME_GET(csts, NVME_CSTS_CFS))
-		ret = vroom_fail(EIO,
-				 "%s: the controller reports a fatal status (CSTS.CFS); reset "
-				 "it by opening it again",
-				 c->address.text);
-	else if (!ret && c->ready && !NVME_GET(csts, NVME_CSTS_RDY))
-		ret = vroom_fail(
-			ENODEV,
-			"%s: the controller is no longer ready (CSTS.RDY): it was removed, "
-			"or reset by somebody else",
-			c->address.text);
+	/* Slow to answer is not dead: that is for the commands' deadline to decide. */
+	if (ret == -ETIMEDOUT)
+		return 0;
+	if (!ret)
+		ret = check_csts(c, csts);
 	return ret ? vroom_ctrlr_mark_failed(c, ret) : 0;
 }
 
@@ -124,18 +132,16 @@ static int wait_csts(struct vroom_ctrlr *c, uint32_t mask, uint32_t want, unsign
 		if (ret)
 			return ret;
 		if (csts == UINT32_MAX)
-			return vroom_fail(ENODEV,
-					  "%s: registers read all ones: the controller is "
-					  "gone",
-					  c->address.text);
+			return all_ones(c);
 		if ((csts & mask) == want)
 			return 0;
 		if (want && NVME_GET(csts, NVME_CSTS_CFS))
-			return vroom_fail(EIO, "%s: fatal status (CSTS.CFS) while waiting for %s",
-					  c->address.text, what);
+			return vroom_fail_on(c->name, EIO,
+					     "fatal status (CSTS.CFS) while waiting for %s", what);
 		if (vroom_now_ms() > deadline)
-			return vroom_fail(ETIMEDOUT, "%s: no %s within %u ms (CSTS is %08xh)",
-					  c->address.text, what, timeout_ms, csts);
+			return vroom_fail_on(c->name, ETIMEDOUT,
+					     "no %s within %u ms (CSTS is %08xh)", what, timeout_ms,
+					     csts);
 		usleep(100);
 	}
 }
@@ -149,33 +155,29 @@ static unsigned cap_timeout_ms(const struct vroom_ctrlr *c)
 static int check_capabilities(struct vroom_ctrlr *c)
 {
 	int ret = c->transport->ops->read(c->transport, NVME_REG_CAP, &c->cap, 8, 0);
-	unsigned css, mpsmin;
+	unsigned css = (unsigned)NVME_GET(c->cap, NVME_CAP_CSS);
+	unsigned mpsmin = (unsigned)NVME_GET(c->cap, NVME_CAP_MPSMIN);
 
 	if (!ret)
 		ret = read32(c, NVME_REG_VS, &c->vs);
 	if (ret)
 		return ret;
-	css = (unsigned)NVME_GET(c->cap, NVME_CAP_CSS);
-	mpsmin = (unsigned)NVME_GET(c->cap, NVME_CAP_MPSMIN);
 	if (c->cap == UINT64_MAX)
-		return vroom_fail(ENODEV, "%s: registers read all ones: the controller is gone",
-				  c->address.text);
+		return all_ones(c);
 	if (!(css & (NVME_CAP_CSS_NVM | NVME_CAP_CSS_IOCS)))
-		return vroom_fail(ENOTSUP,
-				  "%s: the controller has no NVM command set (CAP.CSS is "
-				  "%02xh)",
-				  c->address.text, css);
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "the controller has no NVM command set (CAP.CSS is %02xh)",
+				     css);
 	if (NVME_GET(c->cap, NVME_CAP_MQES) < 1)
-		return vroom_fail(EPROTO,
-				  "%s: the controller's queues hold one entry (CAP.MQES is "
-				  "0), the specification asks for two",
-				  c->address.text);
+		return vroom_fail_on(c->name, EPROTO,
+				     "the controller's queues hold one entry (CAP.MQES is "
+				     "0), the specification asks for two");
 	/* The host's pages are 4 KiB; DMA memory is contiguous over more, so larger ones do. */
 	if (12 + mpsmin > 16)
-		return vroom_fail(ENOTSUP,
-				  "%s: the controller's smallest page is %u KiB, vroom "
-				  "supports up to 64 KiB",
-				  c->address.text, 4u << mpsmin);
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "the controller's smallest page is %u KiB, vroom "
+				     "supports up to 64 KiB",
+				     4u << mpsmin);
 	c->page_size = (size_t)1 << (12 + mpsmin);
 	return 0;
 }
@@ -221,7 +223,7 @@ static int disable_or_reset(struct vroom_ctrlr *c)
 static int allow_dma(struct vroom_ctrlr *c)
 {
 	const struct vroom_transport_ops *ops = c->transport->ops;
-	uint64_t bytes = vroom_space_remove_files(&c->space);
+	uint64_t bytes = vroom_space_remove_files(&c->space, 0);
 
 	if (bytes)
 		vroom_notice(c,
@@ -256,6 +258,7 @@ static int enable(struct vroom_ctrlr *c)
 	if (!ret)
 		ret = wait_csts(c, NVME_CSTS_RDY_MASK, NVME_CSTS_RDY_MASK, cap_timeout_ms(c),
 				"CSTS.RDY=1");
+	c->ready = !ret;
 	return ret;
 }
 
@@ -267,18 +270,18 @@ static int identify(struct vroom_ctrlr *c)
 	if (ret)
 		return ret;
 	if (id->cntrltype == NVME_CNTRLTYPE_DISCOVERY || id->cntrltype == NVME_CNTRLTYPE_ADMIN)
-		return vroom_fail(ENOTSUP,
-				  "%s: is %s controller (subsystem %.223s), which does no "
-				  "I/O; name the I/O subsystem's",
-				  c->address.text,
-				  id->cntrltype == NVME_CNTRLTYPE_DISCOVERY ? "a discovery"
-									    : "an administrative",
-				  id->subnqn);
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "is %s controller (subsystem %.223s), which does no I/O; name "
+				     "the I/O subsystem's",
+				     id->cntrltype == NVME_CNTRLTYPE_DISCOVERY
+					     ? "a discovery"
+					     : "an administrative",
+				     id->subnqn);
 	if ((id->sqes & 0xf) > 6 || (id->cqes & 0xf) > 4)
-		return vroom_fail(ENOTSUP,
-				  "%s: wants queue entries of 2^%u and 2^%u bytes, NVM's "
-				  "are 64 and 16",
-				  c->address.text, id->sqes & 0xf, id->cqes & 0xf);
+		return vroom_fail_on(
+			c->name, ENOTSUP,
+			"wants queue entries of 2^%u and 2^%u bytes, NVM's are 64 and 16",
+			id->sqes & 0xf, id->cqes & 0xf);
 	c->max_transfer = VROOM_MAX_TRANSFER(c->page_size);
 	/* MDTS counts units of CAP.MPSMIN, which is our page size. */
 	if (id->mdts && id->mdts < 20)
@@ -298,22 +301,27 @@ static int set_number_of_queues(struct vroom_ctrlr *c)
 	if (ret)
 		return ret;
 	if (cqe.status)
-		return vroom_fail(EIO, "%s: Number of Queues failed: %s", c->address.text,
-				  vroom_status_str(cqe.status));
+		return vroom_fail_on(c->name, EIO, "Number of Queues failed: %s",
+				     vroom_status_str(cqe.status));
 	c->qpairs = VROOM_MIN((cqe.dw0 & 0xffff) + 1, (cqe.dw0 >> 16) + 1);
 	c->qpairs = VROOM_MIN(c->qpairs, ask);
 	return 0;
 }
 
-static int map_shared(struct vroom_ctrlr *c)
+static int prepare(struct vroom_ctrlr *c)
 {
-	c->shared = mmap(NULL, sizeof(*c->shared), PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (c->shared == MAP_FAILED) {
-		c->shared = NULL;
-		return vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
-	}
-	return vroom_lock_init(&c->shared->lock);
+	int ret = vroom_share(c->name, sizeof(*c->shared), (void **)&c->shared);
+
+	if (!ret)
+		ret = vroom_lock_init(&c->shared->lock);
+	if (!ret)
+		ret = vroom_space_init(&c->space, c->transport, c->name);
+	return ret ? ret : vroom_pool_init(&c->pool, &c->space);
+}
+
+static int reserve(struct vroom_ctrlr *c)
+{
+	return c->opts.dma_bytes ? vroom_dma_reserve(c, c->opts.dma_bytes) : 0;
 }
 
 /* OFF: the controller is known to reach no memory. */
@@ -330,34 +338,25 @@ static void release(struct vroom_ctrlr *c, bool owner, bool off)
 	free(c);
 }
 
+/* Base 3.5.1, step by step. */
 int vroom_ctrlr_bring_up(struct vroom_ctrlr *c, struct vroom_transport *t)
 {
-	int ret;
+	static int (*const steps[])(struct vroom_ctrlr * c) = {
+		prepare,
+		check_capabilities,
+		disable_or_reset,
+		allow_dma,
+		reserve,
+		vroom_admin_init,
+		enable,
+		identify,
+		set_number_of_queues,
+	};
+	int ret = 0;
 
 	c->transport = t;
-	ret = map_shared(c);
-	if (!ret)
-		ret = vroom_space_init(&c->space, t, c->address.text);
-	if (!ret)
-		ret = vroom_pool_init(&c->pool, &c->space);
-	if (!ret)
-		ret = check_capabilities(c);
-	if (!ret)
-		ret = disable_or_reset(c);
-	if (!ret)
-		ret = allow_dma(c);
-	if (!ret && c->opts.dma_bytes)
-		ret = vroom_dma_reserve(c, c->opts.dma_bytes);
-	if (!ret)
-		ret = vroom_admin_init(c);
-	if (!ret)
-		ret = enable(c);
-	if (!ret)
-		c->ready = true;
-	if (!ret)
-		ret = identify(c);
-	if (!ret)
-		ret = set_number_of_queues(c);
+	for (size_t i = 0; i < VROOM_LENGTH(steps) && !ret; i++)
+		ret = steps[i](c);
 	if (!ret)
 		vroom_hmb_lend(c);
 	return ret;
@@ -412,6 +411,7 @@ int vroom_open_abi(unsigned abi, size_t opts_size, const char *address,
 	if (!c)
 		return vroom_fail(ENOMEM, "out of memory");
 	c->opener = getpid();
+	c->name = c->address.text;
 	ret = take_opts(c, opts, opts_size);
 	if (!ret)
 		ret = vroom_address_parse(address, &c->address);
@@ -475,7 +475,7 @@ void vroom_close(struct vroom_ctrlr *c)
 void vroom_ctrlr_info(const struct vroom_ctrlr *c, struct vroom_ctrlr_info *out)
 {
 	*out = (struct vroom_ctrlr_info){
-		.address = c->address.text,
+		.address = c->name,
 		.transport = c->transport->ops->name,
 		.id = &c->id,
 		.cap = c->cap,
@@ -488,67 +488,6 @@ void vroom_ctrlr_info(const struct vroom_ctrlr *c, struct vroom_ctrlr_info *out)
 		.nsid = c->address.nsid,
 		.host_memory = c->hmb.bytes,
 	};
-}
-
-int vroom_namespaces(struct vroom_ctrlr *c, uint32_t *nsids, int max)
-{
-	uint32_t list[NVME_IDENTIFY_BYTES / sizeof(uint32_t)], after = 0;
-	int count = 0;
-
-	for (;;) {
-		int ret = vroom_admin_identify(c, NVME_CNS_ACTIVE_NS_LIST, after, list);
-		unsigned i;
-
-		if (ret)
-			return ret;
-		for (i = 0; i < sizeof(list) / sizeof(list[0]) && list[i]; i++, count++)
-			if (count < max)
-				nsids[count] = list[i];
-		if (i < sizeof(list) / sizeof(list[0]))
-			return count;
-		after = list[i - 1];
-	}
-}
-
-int vroom_namespace(struct vroom_ctrlr *c, uint32_t nsid, struct vroom_ns *out,
-		    struct nvme_id_ns *raw)
-{
-	struct nvme_sqe sqe = { .opcode = NVME_ADMIN_IDENTIFY, .cdw10 = NVME_CNS_NS };
-	const struct nvme_lbaf *format;
-	struct nvme_id_ns id;
-	struct nvme_cqe cqe;
-	int ret;
-
-	if (!nsid)
-		nsid = c->address.nsid ? c->address.nsid : 1;
-	sqe.nsid = nsid;
-	ret = vroom_admin(c, &sqe, &id, sizeof(id), &cqe);
-	if (ret)
-		return ret;
-	if (cqe.status || !id.nsze) /* refused, or an inactive one: all zeroes */
-		return vroom_fail(ENXIO, "%s: has no namespace %u", c->address.text, nsid);
-	if (raw)
-		*raw = id;
-	format = &id.lbaf[nvme_lba_format_index(id.flbas)];
-	if (format->lbads < 9 || format->lbads > 16)
-		return vroom_fail(ENOTSUP,
-				  "%s: namespace %u has blocks of 2^%u bytes, vroom uses "
-				  "512 to 65536",
-				  c->address.text, nsid, format->lbads);
-	if (format->ms)
-		return vroom_fail(ENOTSUP,
-				  "%s: namespace %u is formatted with %u bytes of metadata "
-				  "a block, which vroom does not use; format it without",
-				  c->address.text, nsid, format->ms);
-	*out = (struct vroom_ns){
-		.nsid = nsid,
-		.lba_size = 1u << format->lbads,
-		.lba_shift = format->lbads,
-		.blocks = id.nsze,
-		.read_only = id.nsattr & 1,
-		.deallocates = c->id.oncs & NVME_ONCS_DSM,
-	};
-	return 0;
 }
 
 bool vroom_ctrlr_traps(const struct vroom_ctrlr *c)

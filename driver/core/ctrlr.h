@@ -34,6 +34,7 @@ struct vroom_ctrlr {
 	struct vroom_transport *transport;
 	struct vroom_ctrlr_shared *shared;
 	struct vroom_address address;
+	const char *name; /* the address as written, for messages */
 	struct vroom_opts opts;
 	pid_t opener;
 	struct vroom_dma_space space;
@@ -60,7 +61,8 @@ static inline struct vroom_ctrlr *vroom_ctrlr_of(struct vroom_dma_space *space)
 
 /*
  * Brings up the controller behind T, which is the controller's from then on: vroom_open() without
- * an address' device. C is zero but for address, opts and opener.
+ * an address' device. C is zero but for address, name, opts
+ * and opener.
  */
 int vroom_ctrlr_bring_up(struct vroom_ctrlr *c, struct vroom_transport *t);
 

@@ -68,8 +68,8 @@ int vroom_space_init(struct vroom_dma_space *s, struct vroom_transport *t, const
 /* Forgets everything. Files with names are removed if REMOVE; the controller must be off then. */
 void vroom_space_free(struct vroom_dma_space *s, bool remove);
 
-/* Removes files that a killed run left; the controller must be off. Bytes that they had. */
-uint64_t vroom_space_remove_files(const struct vroom_dma_space *s);
+/* Removes files with names, FILE or all (0); the controller must be off. Bytes that they had. */
+uint64_t vroom_space_remove_files(const struct vroom_dma_space *s, uint32_t file);
 
 /* Makes MAP's memory reachable; file: 0, or its number among the space's names. */
 int vroom_space_map(struct vroom_dma_space *s, struct vroom_dma_map *map, uint32_t file);

@@ -49,19 +49,24 @@ static uint64_t block_word(uint64_t units, enum block_state state, pid_t owner)
 	return units << 32 | (uint64_t)state << 28 | (uint32_t)owner;
 }
 
-static uint64_t block_units(uint64_t word)
+static uint64_t block_units(const struct vroom_dma_region *r, uint64_t unit)
 {
-	return word >> 32;
+	return r->block[unit] >> 32;
 }
 
-static enum block_state block_state(uint64_t word)
+static enum block_state block_state(const struct vroom_dma_region *r, uint64_t unit)
 {
-	return (enum block_state)(word >> 28 & 0xf);
+	return (enum block_state)(r->block[unit] >> 28 & 0xf);
 }
 
-static pid_t block_owner(uint64_t word)
+static pid_t block_owner(const struct vroom_dma_region *r, uint64_t unit)
 {
-	return (pid_t)(word & 0xfffffff);
+	return (pid_t)(r->block[unit] & 0xfffffff);
+}
+
+static uint64_t units_of(const struct vroom_dma_region *r)
+{
+	return r->bytes / VROOM_DMA_UNIT;
 }
 
 /* Release: what was prepared for the change is there before it. For a kill, not for readers. */
@@ -73,20 +78,19 @@ static void set_block(struct vroom_dma_region *r, uint64_t unit, uint64_t word)
 /* Makes one of the free block at UNIT and all free ones behind it. Its units. */
 static uint64_t merge_free(struct vroom_dma_region *r, uint64_t unit)
 {
-	uint64_t end = r->bytes / VROOM_DMA_UNIT, units = block_units(r->block[unit]),
-		 merged = units;
+	uint64_t units = block_units(r, unit);
 
-	while (unit + merged < end && block_state(r->block[unit + merged]) == BLOCK_FREE)
-		merged += block_units(r->block[unit + merged]);
-	if (merged != units)
-		set_block(r, unit, block_word(merged, BLOCK_FREE, 0));
-	return merged;
+	while (unit + units < units_of(r) && block_state(r, unit + units) == BLOCK_FREE)
+		units += block_units(r, unit + units);
+	if (units != block_units(r, unit))
+		set_block(r, unit, block_word(units, BLOCK_FREE, 0));
+	return units;
 }
 
 /* Takes UNITS from the free block at UNIT, SKIP units into it. */
-static void take_block(struct vroom_dma_region *r, uint64_t unit, uint64_t skip, uint64_t units)
+static void *take_block(struct vroom_dma_region *r, uint64_t unit, uint64_t skip, uint64_t units)
 {
-	uint64_t rest = block_units(r->block[unit]) - skip - units;
+	uint64_t rest = block_units(r, unit) - skip - units;
 	uint64_t taken = block_word(units, BLOCK_TAKEN, getpid());
 
 	if (rest)
@@ -94,20 +98,18 @@ static void take_block(struct vroom_dma_region *r, uint64_t unit, uint64_t skip,
 	if (skip)
 		set_block(r, unit + skip, taken);
 	set_block(r, unit, skip ? block_word(skip, BLOCK_FREE, 0) : taken);
+	return (char *)r->base + (unit + skip) * VROOM_DMA_UNIT;
 }
 
 /* The first free block with room for UNITS at ALIGN, SKIP units into it; false: there is none. */
 static bool find_room(struct vroom_dma_region *r, uint64_t units, size_t align, uint64_t *unit,
 		      uint64_t *skip)
 {
-	uint64_t end = r->bytes / VROOM_DMA_UNIT;
-
-	for (*unit = 0; *unit < end; *unit += block_units(r->block[*unit])) {
+	for (*unit = 0; *unit < units_of(r); *unit += block_units(r, *unit)) {
 		uintptr_t va = (uintptr_t)r->base + *unit * VROOM_DMA_UNIT;
 
 		*skip = (vroom_round_up(va, align) - va) / VROOM_DMA_UNIT;
-		if (block_state(r->block[*unit]) == BLOCK_FREE &&
-		    merge_free(r, *unit) >= *skip + units)
+		if (block_state(r, *unit) == BLOCK_FREE && merge_free(r, *unit) >= *skip + units)
 			return true;
 	}
 	return false;
@@ -127,73 +129,57 @@ static void give_back(const struct vroom_dma_pool *p, struct vroom_dma_region *r
 {
 	enum block_state state = any_suspect(p) ? BLOCK_KEPT_BACK : BLOCK_FREE;
 
-	set_block(r, unit, block_word(block_units(r->block[unit]), state, 0));
+	set_block(r, unit, block_word(block_units(r, unit), state, 0));
 }
 
-/* Calls EACH for all blocks. The lock is held. */
-static void for_blocks(struct vroom_dma_pool *p,
-		       void (*each)(struct vroom_dma_pool *p, struct vroom_dma_region *r,
-				    uint64_t unit))
+/* Gives back what was kept back, if it may be now; and what dead processes have, if DEAD. */
+static void sweep(struct vroom_dma_pool *p, bool dead)
 {
 	for (unsigned i = 0; i < p->regions; i++) {
 		struct vroom_dma_region *r = &p->region[i];
 
-		for (uint64_t unit = 0; unit < r->bytes / VROOM_DMA_UNIT;
-		     unit += block_units(r->block[unit]))
-			each(p, r, unit);
+		for (uint64_t unit = 0; unit < units_of(r); unit += block_units(r, unit)) {
+			enum block_state state = block_state(r, unit);
+
+			if (state == BLOCK_KEPT_BACK ||
+			    (state == BLOCK_TAKEN && dead &&
+			     !vroom_process_alive(block_owner(r, unit))))
+				give_back(p, r, unit);
+		}
 	}
 }
 
-static void free_if_kept_back(struct vroom_dma_pool *p, struct vroom_dma_region *r, uint64_t unit)
-{
-	if (block_state(r->block[unit]) == BLOCK_KEPT_BACK)
-		give_back(p, r, unit);
-}
-
-static void free_if_dead(struct vroom_dma_pool *p, struct vroom_dma_region *r, uint64_t unit)
-{
-	uint64_t word = r->block[unit];
-
-	if (block_state(word) == BLOCK_TAKEN && !vroom_process_alive(block_owner(word)))
-		give_back(p, r, unit);
-}
-
-void *vroom_pool_alloc(struct vroom_dma_pool *p, size_t bytes, size_t align)
+/* TAKE: makes it an allocation. Else only says, by any address, that there is room. */
+static void *find(struct vroom_dma_pool *p, size_t bytes, size_t align, bool take)
 {
 	uint64_t units = vroom_round_up(bytes, VROOM_DMA_UNIT) / VROOM_DMA_UNIT, unit, skip;
 	void *mem = NULL;
 
 	vroom_lock(&p->shared->lock);
 	if (!any_suspect(p))
-		for_blocks(p, free_if_kept_back);
+		sweep(p, false);
 	for (unsigned i = 0; i < p->regions && !mem; i++) {
 		struct vroom_dma_region *r = &p->region[i];
 
-		if (!find_room(r, units, align, &unit, &skip))
-			continue;
-		take_block(r, unit, skip, units);
-		mem = (char *)r->base + (unit + skip) * VROOM_DMA_UNIT;
+		if (find_room(r, units, align, &unit, &skip))
+			mem = take ? take_block(r, unit, skip, units) : r->base;
 	}
 	vroom_unlock(&p->shared->lock);
 	return mem;
 }
 
+void *vroom_pool_alloc(struct vroom_dma_pool *p, size_t bytes, size_t align)
+{
+	return find(p, bytes, align, true);
+}
+
 bool vroom_pool_has_room(struct vroom_dma_pool *p, size_t bytes)
 {
-	uint64_t units = vroom_round_up(bytes, VROOM_DMA_UNIT) / VROOM_DMA_UNIT, unit, skip;
-	bool found = false;
-
-	vroom_lock(&p->shared->lock);
-	for (unsigned i = 0; i < p->regions && !found; i++)
-		found = find_room(&p->region[i], units, VROOM_DMA_UNIT, &unit, &skip);
-	vroom_unlock(&p->shared->lock);
-	return found;
+	return find(p, bytes, VROOM_DMA_UNIT, false);
 }
 
 void vroom_pool_free_memory(struct vroom_dma_pool *p, void *mem)
 {
-	if (!mem)
-		return;
 	vroom_lock(&p->shared->lock);
 	for (unsigned i = 0; i < p->regions; i++) {
 		struct vroom_dma_region *r = &p->region[i];
@@ -203,8 +189,8 @@ void vroom_pool_free_memory(struct vroom_dma_pool *p, void *mem)
 			continue;
 		/* What begins at a unit is known by walking there: words in between are stale. */
 		while (unit * VROOM_DMA_UNIT < offset)
-			unit += block_units(r->block[unit]);
-		if (unit * VROOM_DMA_UNIT == offset && block_state(r->block[unit]) == BLOCK_TAKEN)
+			unit += block_units(r, unit);
+		if (unit * VROOM_DMA_UNIT == offset && block_state(r, unit) == BLOCK_TAKEN)
 			give_back(p, r, unit);
 		break;
 	}
@@ -214,7 +200,7 @@ void vroom_pool_free_memory(struct vroom_dma_pool *p, void *mem)
 void vroom_pool_free_dead(struct vroom_dma_pool *p)
 {
 	vroom_lock(&p->shared->lock);
-	for_blocks(p, free_if_dead);
+	sweep(p, true);
 	vroom_unlock(&p->shared->lock);
 }
 
@@ -247,14 +233,20 @@ static void *map_fd(int fd, size_t bytes, size_t align)
 	return NULL;
 }
 
+/* FD becomes the region's file, of BYTES in pages of 2^SHIFT. */
+static bool map_file(struct vroom_dma_region *r, int fd, size_t bytes, unsigned shift)
+{
+	r->fd = fd;
+	r->bytes = bytes;
+	r->page_shift = shift;
+	r->base = map_fd(fd, bytes, 1ul << shift);
+	return r->base;
+}
+
 static bool map_huge(struct vroom_dma_region *r, size_t bytes)
 {
-	if (gethugepagesize() != (long)VROOM_HUGE_PAGE)
-		return false;
-	r->fd = hugetlbfs_unlinked_fd();
-	r->bytes = bytes;
-	r->base = map_fd(r->fd, bytes, VROOM_HUGE_PAGE);
-	return r->base != NULL;
+	return gethugepagesize() == (long)VROOM_HUGE_PAGE &&
+	       map_file(r, hugetlbfs_unlinked_fd(), bytes, VROOM_HUGE_SHIFT);
 }
 
 /*
@@ -277,21 +269,19 @@ static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vr
 {
 	const char *dir = hugetlbfs_find_path_for_size(1l << shift);
 	char path[PATH_MAX];
+	int fd;
 
 	if (!dir)
 		return false;
 	*mounted = true;
 	r->file = __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
-	r->page_shift = shift;
-	r->bytes = vroom_round_up(bytes, 1ul << shift);
 	snprintf(path, sizeof(path), "%s/%s.%u", dir, s->prefix, r->file);
-	r->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	r->base = map_fd(r->fd, r->bytes, 1ul << shift);
-	if (r->base)
+	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (map_file(r, fd, vroom_round_up(bytes, 1ul << shift), shift))
 		populate(r, s->transport->numa_node);
 	else
 		unlink(path);
-	return r->base != NULL;
+	return r->base;
 }
 
 static int map_physical(const struct vroom_dma_pool *p, struct vroom_dma_region *r, size_t wanted,
@@ -304,14 +294,13 @@ static int map_physical(const struct vroom_dma_pool *p, struct vroom_dma_region 
 	    map_named(s, 30, r, least, &mounted))
 		return 0;
 	if (!mounted)
-		return vroom_fail(ENOENT,
-				  "%s: no hugetlbfs is mounted, which DMA without an IOMMU needs: "
-				  "vroom hugepages 64M, as root",
-				  s->name);
-	return vroom_fail(ENOMEM,
-			  "%s: not enough free huge pages for %zu MiB of DMA memory; reserve more: "
-			  "vroom hugepages %zuM, as root",
-			  s->name, least >> 20, least >> 19);
+		return vroom_fail_on(s->name, ENOENT,
+				     "no hugetlbfs is mounted, which DMA without an IOMMU needs: "
+				     "vroom hugepages 64M, as root");
+	return vroom_fail_on(s->name, ENOMEM,
+			     "not enough free huge pages for %zu MiB of DMA memory; reserve more: "
+			     "vroom hugepages %zuM, as root",
+			     least >> 20, least >> 19);
 }
 
 /* Memory for a region that holds BYTES: as large as its turn is, if there is so much. */
@@ -324,15 +313,12 @@ static int map_region(const struct vroom_dma_pool *p, struct vroom_dma_region *r
 
 	if (p->owner->prefix[0])
 		return map_physical(p, r, pinned, least);
-	r->page_shift = VROOM_HUGE_SHIFT;
-	if (map_huge(r, pinned) || map_huge(r, least))
+	if (map_huge(r, pinned) || map_huge(r, least) ||
+	    map_file(r, memfd_create("vroom-dma", MFD_CLOEXEC),
+		     p->owner->transport->pins ? pinned : sparse, VROOM_HUGE_SHIFT))
 		return 0;
-	r->bytes = p->owner->transport->pins ? pinned : sparse;
-	r->fd = memfd_create("vroom-dma", MFD_CLOEXEC);
-	r->base = map_fd(r->fd, r->bytes, VROOM_HUGE_PAGE);
-	return r->base ? 0
-		       : vroom_fail(ENOMEM, "%s: cannot map %zu bytes of DMA memory: %s",
-				    p->owner->name, r->bytes, strerror(errno));
+	return vroom_fail_on(p->owner->name, ENOMEM, "cannot map %zu bytes of DMA memory: %s",
+			     r->bytes, strerror(errno));
 }
 
 static void unmap_region(struct vroom_dma_region *r)
@@ -359,13 +345,13 @@ static int64_t second_name(const struct vroom_dma_pool *p, const struct vroom_dm
 	if (s == p->owner)
 		return r->file;
 	if (!p->owner->prefix[0] || !dir)
-		return vroom_fail(ENOTSUP, "%s: cannot reach the memory of %s", s->name,
-				  p->owner->name);
+		return vroom_fail_on(s->name, ENOTSUP, "cannot reach the memory of %s",
+				     p->owner->name);
 	file = __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
 	snprintf(from, sizeof(from), "%s/%s.%u", dir, p->owner->prefix, r->file);
 	snprintf(to, sizeof(to), "%s/%s.%u", dir, s->prefix, file);
 	if (link(from, to))
-		return vroom_fail(errno, "%s: cannot link %s: %s", s->name, from, strerror(errno));
+		return vroom_fail_on(s->name, errno, "cannot link %s: %s", from, strerror(errno));
 	return file;
 }
 
@@ -388,14 +374,11 @@ static int add_region(struct vroom_dma_pool *p, struct vroom_dma_region *r)
 {
 	size_t units = r->bytes / VROOM_DMA_UNIT;
 	unsigned reached = 0;
-	int ret = 0;
+	int ret;
 
-	r->block = mmap(NULL, units * sizeof(*r->block), PROT_READ | PROT_WRITE,
-			MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (r->block == MAP_FAILED) {
-		r->block = NULL;
-		return vroom_fail(ENOMEM, "%s: out of memory", p->owner->name);
-	}
+	ret = vroom_share(p->owner->name, units * sizeof(*r->block), (void **)&r->block);
+	if (ret)
+		return ret;
 	r->block[0] = block_word(units, BLOCK_FREE, 0);
 	while (reached < p->spaces && !ret)
 		ret = reach_region(p, p->space[reached++], r);
@@ -418,8 +401,8 @@ int vroom_pool_grow(struct vroom_dma_pool *p, size_t bytes, size_t align)
 		bytes += align;
 	vroom_lock(&p->shared->lock);
 	if (p->regions == VROOM_MAX_REGIONS)
-		ret = vroom_fail(ENOMEM, "%s: all %d regions of DMA memory are in use",
-				 p->owner->name, VROOM_MAX_REGIONS);
+		ret = vroom_fail_on(p->owner->name, ENOMEM,
+				    "all %d regions of DMA memory are in use", VROOM_MAX_REGIONS);
 	else
 		ret = map_region(p, &r, bytes);
 	if (!ret) {
@@ -436,16 +419,11 @@ int vroom_pool_grow(struct vroom_dma_pool *p, size_t bytes, size_t align)
 
 int vroom_pool_init(struct vroom_dma_pool *p, struct vroom_dma_space *owner)
 {
-	memset(p, 0, sizeof(*p));
+	int ret = vroom_share(owner->name, sizeof(*p->shared), (void **)&p->shared);
+
 	p->owner = owner;
 	p->space[p->spaces++] = owner;
-	p->shared = mmap(NULL, sizeof(*p->shared), PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (p->shared == MAP_FAILED) {
-		p->shared = NULL;
-		return vroom_fail(ENOMEM, "%s: out of memory", owner->name);
-	}
-	return vroom_lock_init(&p->shared->lock);
+	return ret ? ret : vroom_lock_init(&p->shared->lock);
 }
 
 void vroom_pool_free(struct vroom_dma_pool *p)
@@ -467,8 +445,8 @@ int vroom_pool_share(struct vroom_dma_pool *p, struct vroom_dma_space *space)
 		if (p->space[i] == space)
 			goto out_unlock;
 	if (p->spaces == VROOM_MAX_SPACES) {
-		ret = vroom_fail(ENOMEM, "%s: %d controllers use its memory already",
-				 p->owner->name, VROOM_MAX_SPACES);
+		ret = vroom_fail_on(p->owner->name, ENOMEM, "%d controllers use its memory already",
+				    VROOM_MAX_SPACES);
 		goto out_unlock;
 	}
 	for (unsigned i = 0; i < p->regions && !ret; i++)

@@ -21,16 +21,13 @@
 
 int vroom_space_init(struct vroom_dma_space *s, struct vroom_transport *t, const char *name)
 {
+	int ret = vroom_share(name, sizeof(*s->shared), (void **)&s->shared);
+
+	if (ret)
+		return ret;
 	s->transport = t;
 	s->name = name;
-	s->windows = 0;
 	snprintf(s->prefix, sizeof(s->prefix), "%s", t->pool ? t->pool : "");
-	s->shared = mmap(NULL, sizeof(*s->shared), PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (s->shared == MAP_FAILED) {
-		s->shared = NULL;
-		return vroom_fail(ENOMEM, "%s: out of memory", name);
-	}
 	s->shared->next_file = 1;
 	return vroom_lock_init(&s->shared->lock);
 }
@@ -40,66 +37,37 @@ void vroom_space_free(struct vroom_dma_space *s, bool remove)
 	if (!s->shared)
 		return;
 	if (remove)
-		vroom_space_remove_files(s);
+		vroom_space_remove_files(s, 0);
 	munmap(s->shared, sizeof(*s->shared));
 	s->shared = NULL;
 }
 
-/* --- names of files ------------------------------------------------------------------------- */
-
-/* Of huge pages, the sizes that are used. */
-static const unsigned huge_shifts[] = { 21, 30 };
-
-static uint64_t remove_in(const struct vroom_dma_space *s, const char *dir)
+uint64_t vroom_space_remove_files(const struct vroom_dma_space *s, uint32_t file)
 {
-	size_t length = strlen(s->prefix);
-	char path[PATH_MAX];
-	struct dirent *entry;
-	uint64_t bytes = 0;
-	struct stat st;
-	DIR *d = opendir(dir);
-
-	while (d && (entry = readdir(d))) {
-		if (strncmp(entry->d_name, s->prefix, length) || entry->d_name[length] != '.')
-			continue;
-		snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-		if (stat(path, &st) == 0 && unlink(path) == 0)
-			bytes += (uint64_t)st.st_size;
-	}
-	if (d)
-		closedir(d);
-	return bytes;
-}
-
-uint64_t vroom_space_remove_files(const struct vroom_dma_space *s)
-{
+	const size_t length = strlen(s->prefix);
 	uint64_t bytes = 0;
 
-	for (size_t i = 0; s->prefix[0] && i < VROOM_LENGTH(huge_shifts); i++) {
-		const char *dir = hugetlbfs_find_path_for_size(1l << huge_shifts[i]);
+	for (unsigned shift = 21; length && shift <= 30; shift += 9) { /* 2 MiB and 1 GiB */
+		const char *path = hugetlbfs_find_path_for_size(1l << shift);
+		DIR *dir = path ? opendir(path) : NULL;
+		struct dirent *entry;
+		struct stat st;
 
+		while (dir && (entry = readdir(dir))) {
+			const char *number = entry->d_name + length + 1;
+
+			if (strncmp(entry->d_name, s->prefix, length) || number[-1] != '.' ||
+			    (file && strtoul(number, NULL, 10) != file))
+				continue;
+			if (!fstatat(dirfd(dir), entry->d_name, &st, 0) &&
+			    !unlinkat(dirfd(dir), entry->d_name, 0))
+				bytes += (uint64_t)st.st_size;
+		}
 		if (dir)
-			bytes += remove_in(s, dir);
+			closedir(dir);
 	}
 	return bytes;
 }
-
-static void remove_file(const struct vroom_dma_space *s, uint32_t file)
-{
-	char path[PATH_MAX];
-
-	for (size_t i = 0; file && i < VROOM_LENGTH(huge_shifts); i++) {
-		const char *dir = hugetlbfs_find_path_for_size(1l << huge_shifts[i]);
-
-		if (!dir)
-			continue;
-		snprintf(path, sizeof(path), "%s/%s.%u", dir, s->prefix, file);
-		unlink(path);
-	}
-}
-
-/* --- mappings ----------------------------------------------------------------------------------
- */
 
 /* The lowest IOVA with BYTES free behind it, and a huge page's alignment. The lock is held. */
 static uint64_t find_iova(const struct vroom_dma_space_shared *sh, size_t bytes)
@@ -117,48 +85,29 @@ static uint64_t find_iova(const struct vroom_dma_space_shared *sh, size_t bytes)
 	return iova;
 }
 
-static struct vroom_dma_mapping *unused_mapping(struct vroom_dma_space_shared *sh)
-{
-	for (unsigned i = 0; i < VROOM_MAX_MAPPINGS; i++)
-		if (!sh->mapping[i].bytes)
-			return &sh->mapping[i];
-	return NULL;
-}
-
-/*
- * Adds a window. Whoever forks at this instant copies a consistent list: the entry is there
- * before the count is.
- */
-static int add_window(struct vroom_dma_space *s, const struct vroom_dma_window *w)
-{
-	if (s->windows == VROOM_MAX_WINDOWS)
-		return vroom_fail(ENOMEM, "%s: memory is in more than %d pieces", s->name,
-				  VROOM_MAX_WINDOWS);
-	s->window[s->windows] = *w;
-	__atomic_store_n(&s->windows, s->windows + 1, __ATOMIC_RELEASE);
-	return 0;
-}
-
 /* Adds the stretches of MAP that are contiguous for the controller. */
 static int add_windows(struct vroom_dma_space *s, const struct vroom_dma_map *map)
 {
 	size_t page = 1ul << map->page_shift, pages = map->bytes >> map->page_shift;
-	struct vroom_dma_window w = { 0 };
-	int ret = 0;
+	struct vroom_dma_window *w = NULL;
 
-	for (size_t i = 0; i < pages && !ret; i++) {
+	for (size_t i = 0; i < pages; i++) {
 		uintptr_t va = (uintptr_t)map->va + i * page;
 		uint64_t delta = map->page_iova[i] - va;
 
-		if (w.bytes && delta == w.delta) {
-			w.bytes += page;
+		if (w && delta == w->delta) {
+			w->bytes += page;
 			continue;
 		}
-		if (w.bytes)
-			ret = add_window(s, &w);
-		w = (struct vroom_dma_window){ .base = va, .bytes = page, .delta = delta };
+		if (s->windows == VROOM_MAX_WINDOWS)
+			return vroom_fail_on(s->name, ENOMEM, "memory is in more than %d pieces",
+					     VROOM_MAX_WINDOWS);
+		w = &s->window[s->windows];
+		*w = (struct vroom_dma_window){ .base = va, .bytes = page, .delta = delta };
+		/* Release: who forks at this instant copies a list that is whole. */
+		__atomic_store_n(&s->windows, s->windows + 1, __ATOMIC_RELEASE);
 	}
-	return ret ? ret : add_window(s, &w);
+	return 0;
 }
 
 static void remove_windows(struct vroom_dma_space *s, uintptr_t va, size_t bytes)
@@ -174,51 +123,6 @@ static void remove_windows(struct vroom_dma_space *s, uintptr_t va, size_t bytes
 	}
 }
 
-static int map_locked(struct vroom_dma_space *s, struct vroom_dma_map *map, uint32_t file)
-{
-	struct vroom_dma_mapping *m = unused_mapping(s->shared);
-	int ret;
-
-	if (!m)
-		return vroom_fail(ENOMEM, "%s: %d stretches of memory are mapped already", s->name,
-				  VROOM_MAX_MAPPINGS);
-	map->iova = find_iova(s->shared, map->bytes);
-	/* Noted before the controller is told, so that a kill in between leaves none unnoted. */
-	m->iova = map->iova;
-	m->creator = getpid();
-	m->file = file;
-	__atomic_store_n(&m->bytes, map->bytes, __ATOMIC_RELEASE);
-	ret = s->transport->ops->dma_map(s->transport, map);
-	if (ret) {
-		m->bytes = 0;
-		return ret;
-	}
-	m->iova = map->iova;
-	ret = add_windows(s, map);
-	if (ret) {
-		remove_windows(s, (uintptr_t)map->va, map->bytes);
-		if (s->transport->ops->dma_unmap)
-			s->transport->ops->dma_unmap(s->transport, m->iova, m->bytes);
-		m->bytes = 0;
-	}
-	return ret;
-}
-
-int vroom_space_map(struct vroom_dma_space *s, struct vroom_dma_map *map, uint32_t file)
-{
-	int ret;
-
-	map->page_iova = calloc(map->bytes >> map->page_shift, sizeof(*map->page_iova));
-	if (!map->page_iova)
-		return vroom_fail(ENOMEM, "%s: out of memory", s->name);
-	vroom_lock(&s->shared->lock);
-	ret = map_locked(s, map, file);
-	vroom_unlock(&s->shared->lock);
-	free(map->page_iova);
-	map->page_iova = NULL;
-	return ret;
-}
-
 /*
  * Tells the controller, and then forgets it: a kill in between makes the next one tell it again, or
  * of what it was never told (-ENOENT).
@@ -229,28 +133,68 @@ static int unmap_locked(struct vroom_dma_space *s, struct vroom_dma_mapping *m)
 
 	if (s->transport->ops->dma_unmap)
 		ret = s->transport->ops->dma_unmap(s->transport, m->iova, m->bytes);
-	if (!ret || ret == -ENOENT) {
-		ret = 0;
-		remove_file(s, m->file);
+	if (ret && ret != -ENOENT)
+		return ret;
+	if (m->file)
+		vroom_space_remove_files(s, m->file);
+	m->bytes = 0;
+	return 0;
+}
+
+static int map_locked(struct vroom_dma_space *s, struct vroom_dma_map *map, uint32_t file)
+{
+	struct vroom_dma_mapping *m = s->shared->mapping, *end = m + VROOM_MAX_MAPPINGS;
+	int ret;
+
+	while (m < end && m->bytes)
+		m++;
+	if (m == end)
+		return vroom_fail_on(s->name, ENOMEM, "%d stretches of memory are mapped already",
+				     VROOM_MAX_MAPPINGS);
+	map->iova = find_iova(s->shared, map->bytes);
+	/* Noted before the controller is told, so that a kill in between leaves none unnoted. */
+	*m = (struct vroom_dma_mapping){ .iova = map->iova, .creator = getpid(), .file = file };
+	__atomic_store_n(&m->bytes, map->bytes, __ATOMIC_RELEASE);
+	ret = s->transport->ops->dma_map(s->transport, map);
+	if (ret) {
 		m->bytes = 0;
+		return ret;
 	}
+	m->iova = map->iova;
+	ret = add_windows(s, map);
+	if (ret) {
+		remove_windows(s, (uintptr_t)map->va, map->bytes);
+		unmap_locked(s, m);
+	}
+	return ret;
+}
+
+int vroom_space_map(struct vroom_dma_space *s, struct vroom_dma_map *map, uint32_t file)
+{
+	int ret;
+
+	map->page_iova = calloc(map->bytes >> map->page_shift, sizeof(*map->page_iova));
+	if (!map->page_iova)
+		return vroom_fail_on(s->name, ENOMEM, "out of memory");
+	vroom_lock(&s->shared->lock);
+	ret = map_locked(s, map, file);
+	vroom_unlock(&s->shared->lock);
+	free(map->page_iova);
 	return ret;
 }
 
 int vroom_space_unmap(struct vroom_dma_space *s, const void *va, size_t bytes)
 {
 	struct vroom_dma_window w;
-	int ret = vroom_space_find(s, va, &w);
-	uint64_t iova = (uintptr_t)va + w.delta;
+	int ret = -ENOENT;
 
-	if (ret)
+	if (vroom_space_find(s, va, &w))
 		return -ENOENT;
-	ret = -ENOENT;
 	vroom_lock(&s->shared->lock);
 	for (unsigned i = 0; i < VROOM_MAX_MAPPINGS && ret == -ENOENT; i++) {
 		struct vroom_dma_mapping *m = &s->shared->mapping[i];
 
-		if (m->bytes == bytes && m->iova == iova)
+		if (m->bytes == bytes && m->iova == (uintptr_t)va + w.delta)
 			ret = unmap_locked(s, m);
 	}
 	if (!ret)

@@ -3,6 +3,15 @@
 
 #include <errno.h>
 
+#include "base/size.h"
+#include "vroom_qpair.h"
+
+/* Doorbell writes between two steps of the search. */
+#define RINGS_PER_STEP 128
+/* A step and the longest hold, in quickest writes. */
+#define STEPS_PER_WRITE 4
+#define WRITES_TO_HOLD	4
+
 int vroom_doorbell_init(struct vroom_doorbell *db, struct vroom_kick *kick,
 			struct vroom_transport *t, unsigned qid, bool completion, unsigned dstrd,
 			bool traps)
@@ -32,32 +41,60 @@ static uint32_t distance(uint32_t from, uint32_t to, uint32_t size)
 	return to >= from ? to - from : to + size - from;
 }
 
-/*
- * Is this doorbell for the only command in flight? The emulator is idle then, and it matters when
- * it is called; with more it is at work, and to wait would only keep it waiting.
- */
-static bool is_alone(struct vroom_kick *k)
+/* Is this doorbell for the only command in flight? */
+static bool is_alone(struct vroom_holdoff *h)
 {
-	k->in_flight += distance(k->last_tail, k->sq->tail, k->sq->size);
-	k->in_flight -= distance(k->last_head, k->cq->head, k->cq->size);
-	k->last_tail = k->sq->tail;
-	k->last_head = k->cq->head;
-	return k->in_flight == 1;
+	h->in_flight += distance(h->last_tail, h->sq->tail, h->sq->size);
+	h->in_flight -= distance(h->last_head, h->cq->head, h->cq->size);
+	h->last_tail = h->sq->tail;
+	h->last_head = h->cq->head;
+	return h->in_flight == 1;
+}
+
+static void step(struct vroom_holdoff *h)
+{
+	uint64_t by = VROOM_MAX(h->quickest / STEPS_PER_WRITE, 1u);
+
+	if (h->cost > h->last_cost)
+		h->longer = !h->longer;
+	if (h->hold < by)
+		h->longer = true;
+	h->hold = h->longer ? VROOM_MIN(h->hold + by, h->quickest * WRITES_TO_HOLD) : h->hold - by;
+	h->last_cost = h->cost;
+	h->cost = 0;
+	h->rings = 0;
+}
+
+static void write_register(const struct vroom_kick *k, uint32_t value)
+{
+	/* A failure shows at the next look at the controller's health. */
+	k->transport->ops->write(k->transport, k->offset, &value, 4);
+}
+
+static void hold_and_write(const struct vroom_kick *k, uint32_t value)
+{
+	uint64_t begin = vroom_ticks(), rung = begin, end;
+	struct vroom_holdoff *h = k->holdoff;
+
+	while (rung - begin < h->hold)
+		rung = vroom_ticks();
+	write_register(k, value);
+	end = vroom_ticks();
+	if (!h->quickest || end - rung < h->quickest)
+		h->quickest = end - rung;
+	h->cost += end - begin;
+	if (++h->rings == RINGS_PER_STEP)
+		step(h);
 }
 
 void vroom_doorbell_kick(const struct vroom_doorbell *db, uint32_t value)
 {
 	struct vroom_kick *k = db->kick;
-	uint64_t begin, rung;
 
-	if (!k->message) {
+	if (!k->message)
 		k->transport->ops->kick(k->transport);
-	} else if (k->holdoff && is_alone(k)) {
-		begin = vroom_holdoff_wait(k->holdoff, &rung);
-		k->transport->ops->write(k->transport, k->offset, &value, 4);
-		vroom_holdoff_learn(k->holdoff, begin, rung);
-	} else {
-		/* A failure shows at the next look at the controller's health. */
-		k->transport->ops->write(k->transport, k->offset, &value, 4);
-	}
+	else if (k->holdoff && is_alone(k->holdoff))
+		hold_and_write(k, value);
+	else
+		write_register(k, value);
 }

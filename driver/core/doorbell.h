@@ -1,14 +1,38 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Doorbells that take more than a store: messages, sleeping controllers, traps of an emulator. */
+/*
+ * Doorbells that take more than a store: messages, sleeping controllers, traps of an emulator.
+ *
+ * A trap is a call into the emulator, under a lock that it still holds for some microseconds after
+ * it has posted a completion. Who rings at once is put to sleep until the lock is free, by when the
+ * emulator has gone to sleep itself; who rings late finds it asleep as well. In between is a moment
+ * at which it costs little, and where that is depends on emulator and host. So it is searched for:
+ * the holdoff is varied by a step at a time, and the direction kept while holding and ringing
+ * together get cheaper. Only for a command that is alone: with more in flight the emulator is
+ * awake.
+ */
 #ifndef VROOM_CORE_DOORBELL_H
 #define VROOM_CORE_DOORBELL_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/holdoff.h"
 #include "transport/transport.h"
 #include "vroom_queue.h"
+
+/* The search for a trap's best moment. In ticks, and in units of the quickest write that was seen.
+ */
+struct vroom_holdoff {
+	uint64_t hold;	   /* to wait before a doorbell write */
+	uint64_t quickest; /* write so far */
+	uint64_t cost;	   /* of holding and writing since the last step */
+	uint64_t last_cost;
+	unsigned rings; /* since the last step */
+	bool longer;	/* the direction of the next step */
+	/* to know when one command is in flight */
+	const struct vroom_sq *sq;
+	const struct vroom_cq *cq;
+	uint32_t last_tail, last_head, in_flight;
+};
 
 /* How a doorbell is rung where a store is not enough. */
 struct vroom_kick {
@@ -16,12 +40,7 @@ struct vroom_kick {
 	uint32_t offset; /* of the register in BAR0 */
 	uint32_t word;	 /* what stands for it where the register is written by the transport */
 	bool message;	 /* it is */
-	/* Of a submission queue whose doorbell traps: to know when just one command is in flight.
-	 */
-	struct vroom_holdoff *holdoff;
-	const struct vroom_sq *sq;
-	const struct vroom_cq *cq;
-	uint32_t last_tail, last_head, in_flight;
+	struct vroom_holdoff *holdoff; /* of a submission queue whose doorbell traps, or NULL */
 };
 
 /*

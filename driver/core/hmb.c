@@ -77,8 +77,8 @@ void vroom_hmb_lend(struct vroom_ctrlr *c)
 		free_all(c);
 		return;
 	}
-	vroom_notice(c, "lends the drive %zu MiB of memory, as it asks for (host memory buffer)",
-		     c->hmb.bytes >> 20);
+	vroom_notice(c, "lends the drive %zu KiB of memory, as it asks for (host memory buffer)",
+		     c->hmb.bytes >> 10);
 }
 
 void vroom_hmb_take_back(struct vroom_ctrlr *c)

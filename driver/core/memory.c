@@ -16,8 +16,8 @@ void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
 		align = c->page_size;
 	align = VROOM_MAX(align, VROOM_DMA_UNIT);
 	if (!bytes || bytes > VROOM_DMA_MAX || align > VROOM_DMA_MAX || (align & (align - 1))) {
-		vroom_fail(EINVAL, "%s: cannot allocate %zu bytes of DMA memory at %zu",
-			   c->address.text, bytes, align);
+		vroom_fail_on(c->name, EINVAL, "cannot allocate %zu bytes of DMA memory at %zu",
+			      bytes, align);
 		return NULL;
 	}
 	mem = vroom_pool_alloc(pool, bytes, align);
@@ -39,7 +39,7 @@ void vroom_dma_free(struct vroom_ctrlr *c, void *mem)
 int vroom_dma_reserve(struct vroom_ctrlr *c, size_t bytes)
 {
 	if (bytes > VROOM_DMA_MAX)
-		return vroom_fail(EINVAL, "%s: cannot reserve %zu bytes", c->address.text, bytes);
+		return vroom_fail_on(c->name, EINVAL, "cannot reserve %zu bytes", bytes);
 	/* Room for queues and lists besides. */
 	bytes += VROOM_HUGE_PAGE / 2;
 	return vroom_pool_has_room(&c->pool, bytes)
@@ -54,8 +54,8 @@ int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
 	if (c == owner || c->lender == owner)
 		return 0;
 	if (c->lender)
-		return vroom_fail(EBUSY, "%s: shares the memory of %s already", c->address.text,
-				  c->lender->address.text);
+		return vroom_fail_on(c->name, EBUSY, "shares the memory of %s already",
+				     c->lender->name);
 	ret = vroom_pool_share(&owner->pool, &c->space);
 	if (!ret)
 		c->lender = owner;
@@ -68,19 +68,16 @@ int vroom_dma_register(struct vroom_ctrlr *c, void *mem, size_t bytes, int fd, u
 	uintptr_t both = (uintptr_t)mem | bytes;
 
 	if (!mem || !bytes || both % VROOM_DMA_UNIT)
-		return vroom_fail(EINVAL,
-				  "%s: memory to be registered must begin and end at multiples of "
-				  "%lu bytes",
-				  c->address.text, VROOM_DMA_UNIT);
+		return vroom_fail_on(
+			c->name, EINVAL,
+			"memory to be registered must begin and end at multiples of %lu bytes",
+			VROOM_DMA_UNIT);
 	if (c->space.prefix[0])
-		return vroom_fail(
-			ENOTSUP,
-			"%s: without an IOMMU only memory of vroom_dma_alloc() can be used "
-			"without a copy",
-			c->address.text);
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "without an IOMMU only memory of vroom_dma_alloc() can be "
+				     "used without a copy");
 	if (vroom_space_overlaps(&c->space, mem, bytes))
-		return vroom_fail(EEXIST, "%s: can reach a part of the memory already",
-				  c->address.text);
+		return vroom_fail_on(c->name, EEXIST, "can reach a part of the memory already");
 	/* As large pages as there are in it, for there are fewer of them then. */
 	map.page_shift = (unsigned)__builtin_ctzl(both);
 	return vroom_space_map(&c->space, &map, 0);
@@ -90,7 +87,6 @@ int vroom_dma_unregister(struct vroom_ctrlr *c, void *mem, size_t bytes)
 {
 	int ret = vroom_space_unmap(&c->space, mem, bytes);
 
-	return ret == -ENOENT
-		       ? vroom_fail(ENOENT, "%s: the memory was not registered so", c->address.text)
-		       : ret;
+	return ret == -ENOENT ? vroom_fail_on(c->name, ENOENT, "the memory was not registered so")
+			      : ret;
 }

@@ -136,8 +136,8 @@ static int allocate(struct vroom_qpair *qp)
 	qp->sq.entries = alloc_queue(c, qp->sq.size * sizeof(struct nvme_sqe));
 	qp->cq.entries = alloc_queue(c, qp->cq.size * sizeof(struct nvme_cqe));
 	if (!qp->slots || !qp->cold->slots || !qp->sq.entries || !qp->cq.entries)
-		return vroom_fail(ENOMEM, "%s: no memory for a queue pair of depth %u",
-				  c->address.text, qp->depth);
+		return vroom_fail_on(c->name, ENOMEM, "no memory for a queue pair of depth %u",
+				     qp->depth);
 	memset(qp->slots, 0, qp->depth * sizeof(*qp->slots));
 	for (uint32_t i = 0; i < qp->depth; i++)
 		qp->slots[i].next_free = i + 1 < qp->depth ? i + 1 : VROOM_NO_SLOT;
@@ -155,13 +155,13 @@ static int set_doorbells(struct vroom_qpair *qp)
 				dstrd, traps) ||
 	    vroom_doorbell_init(&qp->cq.doorbell, &cold->cq_kick, c->transport, qp->qid, true,
 				dstrd, traps))
-		return vroom_fail(ENOTSUP,
-				  "%s: the doorbells of queue %u are beyond BAR0 (CAP.DSTRD is %u)",
-				  c->address.text, qp->qid, dstrd);
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "the doorbells of queue %u are beyond BAR0 (CAP.DSTRD is %u)",
+				     qp->qid, dstrd);
 	if (traps) {
 		cold->sq_kick.holdoff = &cold->holdoff;
-		cold->sq_kick.sq = &qp->sq;
-		cold->sq_kick.cq = &qp->cq;
+		cold->holdoff.sq = &qp->sq;
+		cold->holdoff.cq = &qp->cq;
 	}
 	return 0;
 }
@@ -210,8 +210,8 @@ static void set_sizes(struct vroom_qpair *qp, unsigned depth)
 	qp->depth = VROOM_MIN(VROOM_MAX(depth, 1u), entries - 1);
 	qp->sq.size = qp->depth + 1;
 	/* Twice as large, so that its doorbell is rung seldom. */
-	qp->cq.size = VROOM_MIN(VROOM_MAX(2 * qp->sq.size, 16u), entries);
-	qp->cq.slack = qp->cq.size - 1 - qp->depth;
+	qp->cq.size = VROOM_MIN(VROOM_MAX(2 * qp->sq.size, 64u), entries);
+	qp->cq.slack = qp->cq.left = (int32_t)(qp->cq.size - 1 - qp->depth);
 	qp->cq.phase = NVME_CQE_PHASE;
 }
 
@@ -245,14 +245,14 @@ int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair
 
 	*out = NULL;
 	if (!qp)
-		return vroom_fail(ENOMEM, "%s: out of memory", c->address.text);
+		return vroom_fail_on(c->name, ENOMEM, "out of memory");
 	check_numa_node(c);
 	qp->qid = (uint16_t)take_qid(c);
 	if (!qp->qid) {
-		ret = vroom_fail(ENOSPC,
-				 "%s: all %u I/O queue pairs of the controller are in use; "
-				 "run fewer jobs on it",
-				 c->address.text, c->qpairs);
+		ret = vroom_fail_on(
+			c->name, ENOSPC,
+			"all %u I/O queue pairs of the controller are in use; run fewer jobs on it",
+			c->qpairs);
 		goto out_release;
 	}
 	ret = c->opts.interrupts ? vroom_qpair_connect_interrupt(qp) : 0;

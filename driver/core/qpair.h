@@ -53,7 +53,7 @@ struct vroom_qpair_cold {
 	struct vroom_watchdog watchdog;
 	struct vroom_request *splitting; /* the one whose parts are not all submitted */
 	uint32_t held_slot;  /* first of the free slots that are held back while blocked */
-	uint32_t slack;	     /* of the completion queue, while blocked */
+	int32_t slack;	     /* of the completion queue, while blocked */
 	char *lists;	     /* DMA memory: VROOM_PRP_LIST_BYTES a slot; NULL: not needed yet */
 	size_t bounce_bytes; /* DMA memory that all slots keep for copies */
 	int eventfd;	     /* signalled by the completion queue's interrupt; -1: none */

@@ -274,12 +274,15 @@ void vroom_qpair_hold_back(struct vroom_qpair *qp)
 	}
 }
 
+/* With no slack each poll that finds something comes to vroom_poll_rest(). */
 void vroom_qpair_block(struct vroom_qpair *qp)
 {
 	if (!qp->blocked) {
+		if (qp->cq.left != qp->cq.slack)
+			vroom_cq_ring(&qp->cq);
 		qp->blocked = true;
 		qp->cold->slack = qp->cq.slack;
-		qp->cq.slack = 0;
+		qp->cq.slack = qp->cq.left = 0;
 		qp->cold->held_slot = VROOM_NO_SLOT;
 	}
 	vroom_qpair_hold_back(qp);
@@ -287,9 +290,11 @@ void vroom_qpair_block(struct vroom_qpair *qp)
 
 void vroom_qpair_unblock(struct vroom_qpair *qp)
 {
+	if (!qp->blocked)
+		return;
 	vroom_qpair_hold_back(qp);
 	qp->blocked = false;
-	qp->cq.slack = qp->cold->slack;
+	qp->cq.slack = qp->cq.left = qp->cold->slack;
 	qp->free_slot = qp->cold->held_slot;
 }
 
@@ -330,7 +335,7 @@ void vroom_request_continue(struct vroom_qpair *qp)
 	struct vroom_request *r = qp->cold->splitting;
 	int ret = 0;
 
-	vroom_qpair_unblock(qp); /* vroom_submit() lets nobody in, for we return blocked or done */
+	vroom_qpair_unblock(qp);
 	while (r && r->submitted < r->io.nlb && !r->status && qp->free_slot != VROOM_NO_SLOT) {
 		ret = post_part(qp, r);
 		if (ret && !r->outstanding && r->part_blocks > 1) {
@@ -367,8 +372,8 @@ static int no_memory(const struct vroom_qpair *qp, const struct vroom_io *io)
 	for (uint32_t cid = 0; cid < qp->depth; cid++)
 		if (qp->slots[cid].state != VROOM_SLOT_FREE)
 			return -EAGAIN;
-	return vroom_fail(ENOMEM, "%s: no DMA memory for a transfer of %llu bytes",
-			  qp->ctrlr->address.text, (unsigned long long)io->bytes);
+	return vroom_fail_on(qp->ctrlr->name, ENOMEM, "no DMA memory for a transfer of %llu bytes",
+			     (unsigned long long)io->bytes);
 }
 
 static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint64_t limit)
@@ -376,14 +381,13 @@ static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint6
 	struct vroom_request *r = calloc(1, sizeof(*r));
 
 	if (!r)
-		return vroom_fail(ENOMEM, "%s: out of memory", qp->ctrlr->address.text);
+		return vroom_fail_on(qp->ctrlr->name, ENOMEM, "out of memory");
 	r->io = *io;
 	r->part_blocks = limit;
 	if (io->bytes && is_copied(qp, io))
 		r->part_blocks = VROOM_MAX(
 			VROOM_MIN(limit, (uint64_t)BOUNCE_PART_BYTES >> io->lba_shift), 1u);
 	qp->cold->splitting = r;
-	vroom_qpair_block(qp);
 	vroom_request_continue(qp);
 	if (r->outstanding)
 		return 0;
@@ -420,7 +424,7 @@ int vroom_submit_blocked(const struct vroom_qpair *qp)
 
 int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 {
-	const char *address = qp->ctrlr->address.text, *wrong = what_is_wrong(qp, io);
+	const char *address = qp->ctrlr->name, *wrong = what_is_wrong(qp, io);
 	bool names_blocks = io->kind == VROOM_IO_DATA || io->kind == VROOM_IO_BLOCKS;
 	int ret;
 
@@ -431,8 +435,8 @@ int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 		return submit_split(qp, io, blocks_per_command(qp, io));
 	if (io->bytes > qp->ctrlr->max_transfer)
 		return vroom_fail(EINVAL,
-				  "%s: a command of %llu bytes is larger than the "
-				  "controller's limit of %llu and cannot be split",
+				  "%s: a command of %llu bytes is larger than the controller's "
+				  "limit of %llu and cannot be split",
 				  address, (unsigned long long)io->bytes,
 				  (unsigned long long)qp->ctrlr->max_transfer);
 	ret = post(qp, io, io, 0, NULL);
@@ -446,10 +450,10 @@ int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 
 static int bad_completion(struct vroom_qpair *qp, uint32_t cid)
 {
-	int ret = vroom_fail(EPROTO,
-			     "%s: queue %u: the controller completed command %u, which "
-			     "is not outstanding; it is broken or another program drives it too",
-			     qp->ctrlr->address.text, qp->qid, cid);
+	int ret = vroom_fail_on(qp->ctrlr->name, EPROTO,
+				"queue %u: the controller completed command %u, which is not "
+				"outstanding; it is broken or another program drives it too",
+				qp->qid, cid);
 
 	vroom_ctrlr_mark_failed(qp->ctrlr, ret);
 	qp->error = ret;

@@ -24,15 +24,13 @@ int vroom_qpair_connect_interrupt(struct vroom_qpair *qp)
 	struct vroom_transport *t = qp->ctrlr->transport;
 
 	if (!t->ops->set_irq || qp->qid >= t->vectors)
-		return vroom_fail(
-			ENOSPC,
-			"%s: the controller has %u MSI-X vectors, one of them for the admin "
-			"queue; use wait=poll, or fewer jobs",
-			qp->ctrlr->address.text, t->vectors);
+		return vroom_fail_on(qp->ctrlr->name, ENOSPC,
+				     "the controller has %u MSI-X vectors, one of them for the "
+				     "admin queue; use wait=poll, or fewer jobs",
+				     t->vectors);
 	qp->cold->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (qp->cold->eventfd < 0)
-		return vroom_fail(errno, "%s: eventfd: %s", qp->ctrlr->address.text,
-				  strerror(errno));
+		return vroom_fail_on(qp->ctrlr->name, errno, "eventfd: %s", strerror(errno));
 	return t->ops->set_irq(t, qp->qid, qp->cold->eventfd);
 }
 
@@ -54,7 +52,7 @@ void vroom_qpair_disconnect_interrupt(struct vroom_qpair *qp)
 static void prepare_to_sleep(struct vroom_qpair *qp)
 {
 	vroom_ring(qp);
-	if (qp->cq.unrung)
+	if (qp->cq.left != qp->cq.slack)
 		vroom_cq_ring(&qp->cq);
 }
 
@@ -71,8 +69,7 @@ static int sleep_once(struct vroom_qpair *const *qps, struct pollfd *fds, unsign
 	}
 	ret = poll(fds, count, ms);
 	if (ret < 0 && errno != EINTR)
-		return vroom_fail(errno, "%s: poll: %s", qps[0]->ctrlr->address.text,
-				  strerror(errno));
+		return vroom_fail_on(qps[0]->ctrlr->name, errno, "poll: %s", strerror(errno));
 	ret = 0;
 	for (unsigned i = 0; i < count && !ret; i++)
 		if (vroom_cq_empty(&qps[i]->cq))
@@ -92,8 +89,8 @@ int vroom_wait(struct vroom_qpair *const *qps, unsigned count, unsigned timeout_
 		if (qps[i]->error)
 			return qps[i]->error;
 		if (qps[i]->cold->eventfd < 0)
-			return vroom_fail(EINVAL, "%s: was opened without interrupts",
-					  qps[i]->ctrlr->address.text);
+			return vroom_fail_on(qps[i]->ctrlr->name, EINVAL,
+					     "was opened without interrupts");
 		fds[i] = (struct pollfd){ .fd = qps[i]->cold->eventfd, .events = POLLIN };
 		prepare_to_sleep(qps[i]);
 	}

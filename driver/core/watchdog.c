@@ -122,8 +122,8 @@ int vroom_qpair_fail(struct vroom_qpair *qp, int err)
 	if (qp->error)
 		return qp->error;
 	describe(qp, first_deadline(qp), command, sizeof(command));
-	vroom_fail(-err, "%s: %s: no completion: %s", qp->ctrlr->address.text, command,
-		   vroom_ctrlr_reason(qp->ctrlr));
+	vroom_fail_on(qp->ctrlr->name, -err, "%s: no completion: %s", command,
+		      vroom_ctrlr_reason(qp->ctrlr));
 	qp->error = err;
 	qp->look_ticks = 0;
 	vroom_qpair_block(qp);
@@ -153,12 +153,12 @@ static void advance(struct vroom_qpair *qp, uint32_t ticks)
 /* Has the controller completed command CID, and only nobody reaped that yet? */
 static bool is_completed(const struct vroom_qpair *qp, uint32_t cid)
 {
-	uint32_t head = qp->cq.head, phase = qp->cq.phase, last;
+	struct vroom_cq cq = qp->cq; /* to look ahead of it */
 
-	while (!((last = vroom_cq_peek(&qp->cq, head, phase)) & NVME_CQE_PHASE)) {
-		if ((last & 0xffff) == cid)
+	while (!vroom_cq_empty(&cq)) {
+		if (cq.entries[cq.head].cid == cid)
 			return true;
-		vroom_cq_advance(&qp->cq, &head, &phase);
+		cq.head = vroom_cq_next(&cq, cq.head);
 	}
 	return false;
 }
@@ -289,29 +289,31 @@ static void look_while_busy(struct vroom_qpair *qp)
 
 /*
  * The part of vroom_poll() that it does not inline: commands that take more than handing out their
- * tag, the head doorbell, and what happens once in many completions. COUNT entries have been taken
- * that are not accounted for yet; OUT and MAX are the caller's.
+ * tag, the head doorbell, and what happens once in many completions. COUNT entries of MAX have been
+ * taken and are not accounted for yet; the next goes to OUT.
  */
 int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int max, int count)
 {
-	uint32_t taken = (uint32_t)count;
+	struct vroom_cq *cq = &qp->cq;
+	int taken = count;
 
 	while (count < max) {
-		uint32_t last = vroom_cq_peek(&qp->cq, qp->cq.head, qp->cq.phase);
+		uint32_t last = vroom_cq_peek(cq, &cq->entries[cq->head]);
 		int n;
 
 		if (last & NVME_CQE_PHASE)
 			break;
-		n = vroom_complete(qp, last, &out[count]);
+		n = vroom_complete(qp, last, out);
 		if (n < 0)
 			return n;
 		count += n;
+		out += n;
 		taken++;
-		vroom_cq_advance(&qp->cq, &qp->cq.head, &qp->cq.phase);
+		cq->head = vroom_cq_next(cq, cq->head);
 	}
-	qp->cq.unrung += taken;
-	if (qp->cq.unrung > (qp->blocked ? qp->cold->slack : qp->cq.slack)) {
-		vroom_cq_ring(&qp->cq);
+	cq->left -= taken;
+	if (cq->left < 0) {
+		vroom_cq_ring(cq);
 		if (--qp->rings_to_look == 0)
 			look_while_busy(qp);
 	}
@@ -320,7 +322,5 @@ int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int ma
 		vroom_qpair_hold_back(qp); /* nobody gets what was freed on the inlined path */
 	else if (qp->blocked)
 		vroom_request_continue(qp);
-	if (!count && qp->error)
-		return qp->error;
-	return count;
+	return !count && qp->error ? qp->error : count;
 }

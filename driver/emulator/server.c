@@ -26,8 +26,9 @@
 
 #include "base/cpu.h"
 #include "base/clock.h"
+#include "base/size.h"
 #include "emulator/emulator.h"
-#include "transport/vfio_user_proto.h"
+#include "transport/vfio_user_wire.h"
 
 #define NR_IRQS (VFIO_PCI_NUM_IRQS)
 /* Empty rounds that only pause, before the processor is offered to others. */
@@ -48,14 +49,7 @@ struct server {
 	bool client_wakes;
 	bool membarrier;
 	sigset_t unblocked; /* the signal mask while waiting */
-	/* A message as it comes in. */
-	union {
-		struct vfio_user_header header;
-		char bytes[VFIO_USER_MAX_MESSAGE];
-	} in;
-	size_t received;
-	int fds[VFIO_USER_MAX_FDS];
-	unsigned nr_fds;
+	struct vfio_user_inbox in;
 	uint8_t config[256], config_mask[256]; /* PCI configuration space, writeable bits */
 };
 
@@ -159,29 +153,10 @@ static int reply(struct server *s, const void *payload, size_t bytes, const int 
 		.flags = VFIO_USER_FLAG_REPLY | (err ? VFIO_USER_FLAG_ERROR : 0),
 		.error_no = (uint32_t)err,
 	};
-	char control[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)] = { 0 };
-	struct iovec iov[2] = { { .iov_base = &header, .iov_len = sizeof(header) },
-				{ .iov_base = (void *)(uintptr_t)payload, .iov_len = bytes } };
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = bytes && !err ? 2 : 1 };
-	ssize_t n;
 
 	if (s->in.header.flags & VFIO_USER_FLAG_NO_REPLY)
 		return 0;
-	if (nr_fds && !err) {
-		struct cmsghdr *cmsg;
-
-		msg.msg_control = control;
-		msg.msg_controllen = CMSG_SPACE(sizeof(int) * nr_fds);
-		cmsg = CMSG_FIRSTHDR(&msg);
-		cmsg->cmsg_level = SOL_SOCKET;
-		cmsg->cmsg_type = SCM_RIGHTS;
-		cmsg->cmsg_len = CMSG_LEN(sizeof(int) * nr_fds);
-		memcpy(CMSG_DATA(cmsg), fds, sizeof(int) * nr_fds);
-	}
-	do {
-		n = sendmsg(s->client, &msg, MSG_NOSIGNAL);
-	} while (n < 0 && errno == EINTR);
-	return n == (ssize_t)header.msg_size ? 0 : -EPIPE;
+	return vfio_user_send(s->client, &header, payload, fds, err ? 0 : nr_fds, 0);
 }
 
 static int reply_error(struct server *s, int err)
@@ -212,9 +187,11 @@ static int on_version(struct server *s, const struct vfio_user_version *v, size_
 	snprintf(out.version.json, sizeof(out) - sizeof(out.version), "%s", text);
 	if (bytes < sizeof(*v) || v->major != VFIO_USER_MAJOR)
 		ret = -EPROTO; /* the specification's answer is to hang up */
-	else
+	else {		       /* some clients refuse a minor version above their own */
+		out.version.minor = VROOM_MIN(v->minor, VFIO_USER_MINOR);
 		ret = reply(s, &out, sizeof(out.version) + strlen(out.version.json) + 1, NULL, 0,
 			    0);
+	}
 	json_object_put(ours);
 	json_object_put(root);
 	return ret;
@@ -224,8 +201,9 @@ static int on_dma_map(struct server *s, const struct vfio_user_dma_map *m, size_
 {
 	if (bytes < sizeof(*m))
 		return reply_error(s, EINVAL);
-	return reply_error(s, -emu_memory_map(&s->e, m->addr, m->size, s->nr_fds ? s->fds[0] : -1,
-					      m->offset, m->flags & VFIO_USER_DMA_WRITEABLE));
+	return reply_error(s, -emu_memory_map(&s->e, m->addr, m->size,
+					      s->in.nr_fds ? s->in.fds[0] : -1, m->offset,
+					      m->flags & VFIO_USER_DMA_WRITEABLE));
 }
 
 static int on_dma_unmap(struct server *s, const struct vfio_user_dma_unmap *m, size_t bytes)
@@ -368,7 +346,7 @@ static int on_set_irqs(struct server *s, const struct vfio_irq_set *set, size_t 
 		return reply_error(s, 0);
 	}
 	for (unsigned i = 0; eventfds && i < set->count; i++)
-		set_irq(e, set->start + i, i < s->nr_fds ? dup(s->fds[i]) : -1);
+		set_irq(e, set->start + i, i < s->in.nr_fds ? dup(s->in.fds[i]) : -1);
 	return reply_error(s, 0);
 }
 
@@ -435,56 +413,17 @@ static int dispatch(struct server *s)
 	}
 }
 
-static void drop_fds(struct server *s)
-{
-	while (s->nr_fds)
-		close(s->fds[--s->nr_fds]);
-}
-
 /* Takes what the socket holds. 1: something came, 0: nothing there, negative: hang up. */
 static int receive(struct server *s)
 {
-	size_t want =
-		s->received < sizeof(s->in.header) ? sizeof(s->in.header) : s->in.header.msg_size;
-	char control[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)];
-	struct iovec iov = { .iov_base = s->in.bytes + s->received, .iov_len = want - s->received };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control,
-			      .msg_controllen = sizeof(control) };
-	ssize_t n = recvmsg(s->client, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	int ret = vfio_user_receive(s->client, &s->in);
 
-	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-	if (n == 0)
-		return -EPIPE;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-		const int *fds = (const int *)(void *)CMSG_DATA(c);
-		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t i = 0; i < count; i++) {
-			if (s->nr_fds < VFIO_USER_MAX_FDS)
-				s->fds[s->nr_fds++] = fds[i];
-			else
-				close(fds[i]);
-		}
-	}
-	s->received += (size_t)n;
-	if (s->received < sizeof(s->in.header))
-		return 1;
-	if (s->in.header.msg_size < sizeof(s->in.header) || s->in.header.msg_size > sizeof(s->in))
-		return -EMSGSIZE;
-	if (s->received == s->in.header.msg_size) {
-		int ret = dispatch(s);
-
-		s->received = 0;
-		drop_fds(s);
-		if (ret)
-			return ret;
-	}
-	return 1;
+	if (ret <= 0)
+		return ret;
+	ret = dispatch(s);
+	vfio_user_drop_fds(&s->in);
+	s->in.received = 0;
+	return ret ? ret : 1;
 }
 
 /* --- serving
@@ -496,8 +435,8 @@ static void hang_up(struct server *s)
 	emu_memory_unmap_all(&s->e);
 	for (unsigned i = 0; i <= EMU_MAX_QUEUES; i++)
 		set_irq(&s->e, i, -1);
-	drop_fds(s);
-	s->received = 0;
+	vfio_user_drop_fds(&s->in);
+	s->in.received = 0;
 	s->client_wakes = false;
 	close(s->client);
 	s->client = -1;

@@ -317,15 +317,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 int main(int argc, char **argv)
 {
-	static const struct argp argp = {
-		options,
-		parse,
-		"ADDRESS",
-		"Times block requests, each waited for or all in flight; overwrites the first blocks.",
-		0,
-		0,
-		0
-	};
+	static const struct argp argp = { options,
+					  parse,
+					  "ADDRESS",
+					  "Times block requests, each waited for or all in flight; "
+					  "overwrites the first blocks.",
+					  0,
+					  0,
+					  0 };
 	struct arguments a = { .workload = APPEND, .blocks = 100, .files = 1, .trials = 5 };
 	struct disk d = { 0 };
 	int ret;

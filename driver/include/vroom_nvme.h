@@ -541,6 +541,13 @@ enum nvme_ns_descriptor {
 	NVME_NIDT_CSI = 4,
 };
 
+/* Command Set Identifiers (Base figure 274). */
+enum nvme_csi {
+	NVME_CSI_NVM = 0,
+	NVME_CSI_KV = 1,
+	NVME_CSI_ZNS = 2,
+};
+
 /* Error Information log entry (Base figure 205). */
 struct nvme_error_log {
 	uint64_t error_count;

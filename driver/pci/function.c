@@ -16,14 +16,14 @@ bool vroom_device_parse(const char *text, char bdf[VROOM_BDF_MAX])
 	unsigned domain = 0, bus, device, function;
 	char end;
 
-	if (sscanf(text, "%4x%*1[.:]%2x%*1[.:]%2x.%1x%c", &domain, &bus, &device, &function,
+	if (sscanf(text, "%8x%*1[.:]%2x%*1[.:]%2x.%1x%c", &domain, &bus, &device, &function,
 		   &end) != 4) {
 		domain = 0;
 		if (sscanf(text, "%2x:%2x.%1x%c", &bus, &device, &function, &end) != 3)
 			return false;
 	}
-	snprintf(bdf, VROOM_BDF_MAX, "%04x:%02x:%02x.%x", domain & 0xffff, bus & 0xff,
-		 device & 0xff, function & 0xf);
+	snprintf(bdf, VROOM_BDF_MAX, "%04x:%02x:%02x.%x", domain, bus & 0xff, device & 0xff,
+		 function & 0xf);
 	return true;
 }
 
@@ -55,34 +55,54 @@ int vroom_device_look(const char *bdf, struct vroom_device *out)
 struct group {
 	const struct vroom_device *d;
 	char blocker[128];
+	char *rest; /* addresses, with blanks in between */
+	size_t size;
 };
 
 static bool on_group_member(const char *bdf, void *arg)
 {
-	static const char *const harmless[] = { "", "vfio-pci", "pcieport" };
+	static const char *const harmless[] = { "", "vfio-pci", "pcieport", "pci-stub" };
 	struct group *g = arg;
+	size_t length = strlen(g->rest);
 	char driver[64];
 
 	vroom_device_link(bdf, "driver", driver, sizeof(driver));
 	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
 		if (!strcmp(driver, harmless[i]) || !strcmp(bdf, g->d->bdf))
 			return false;
+	if (!strcmp(driver, "nvme")) {
+		snprintf(g->rest + length, g->size - length, "%s%s", length ? " " : "", bdf);
+		return false;
+	}
 	snprintf(g->blocker, sizeof(g->blocker), "%.32s is on %.63s", bdf, driver);
 	return true;
 }
 
-int vroom_device_check_group(const struct vroom_device *d)
+int vroom_device_group_rest(const struct vroom_device *d, char *text, size_t size)
 {
-	struct group g = { .d = d };
+	struct group g = { .d = d, .rest = text, .size = size };
 	char path[PATH_MAX];
 
+	text[0] = '\0';
 	snprintf(path, sizeof(path), "/sys/kernel/iommu_groups/%d/devices", d->iommu_group);
 	return vroom_for_entries(path, on_group_member, &g)
 		       ? vroom_fail(EBUSY,
-				    "%s: IOMMU group %d goes to vfio as a whole, but %s; bind that "
-				    "one to vfio-pci, too, or move the drive to another slot",
+				    "%s: IOMMU group %d goes to vfio as a whole, but %s; take that "
+				    "one from its driver, or move the drive to another slot",
 				    d->bdf, d->iommu_group, g.blocker)
 		       : 0;
+}
+
+int vroom_device_check_group(const struct vroom_device *d)
+{
+	char rest[512];
+	int ret = vroom_device_group_rest(d, rest, sizeof(rest));
+
+	return ret || !rest[0] ? ret
+			       : vroom_fail(EBUSY,
+					    "%s: IOMMU group %d goes to vfio as a whole; bind the "
+					    "rest of it first: vroom bind %s",
+					    d->bdf, d->iommu_group, rest);
 }
 
 static pthread_mutex_t pci_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -11,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VROOM_BDF_MAX	     16 /* "0000:04:00.0" */
+/* "0000:04:00.0"; behind Intel's VMD "10000:e1:00.0". A domain has 32 bits at most. */
+#define VROOM_BDF_MAX	     24
 #define VROOM_PCI_CLASS_NVME 0x010802
 
 struct vroom_device {
@@ -22,16 +23,21 @@ struct vroom_device {
 	int numa_node;	       /* -1: one node, or not said */
 };
 
-/* Is TEXT a PCI address: 0000:04:00.0, 0000.04.00.0, 04:00.0? BDF gets the first form. */
+/* Is TEXT a PCI address: 0000:04:00.0, 0000.04.00.0, 04:00.0? BDF gets the kernel's form, the
+ * first. */
 bool vroom_device_parse(const char *text, char bdf[VROOM_BDF_MAX]);
 
 /* Describes the function. -ENODEV: there is none, or it is no NVMe controller. */
 int vroom_device_look(const char *bdf, struct vroom_device *out);
 
 /*
- * vfio hands out IOMMU groups as a whole. 0, or -EBUSY when another function of the group is
- * on a driver of the kernel, which vroom_error() names.
+ * vfio hands out IOMMU groups as a whole. What of D's group is still to be bound: TEXT gets the
+ * addresses, with blanks in between, of other functions on the kernel's nvme driver. -EBUSY when
+ * one is on a driver that vroom does not move, which vroom_error() names.
  */
+int vroom_device_group_rest(const struct vroom_device *d, char *text, size_t size);
+
+/* May vfio open D? -EBUSY when other functions of its group have to be bound first. */
 int vroom_device_check_group(const struct vroom_device *d);
 
 /*

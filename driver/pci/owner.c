@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,25 +13,50 @@
 
 #include "base/error.h"
 
-/* Opens the lock file of a function, as FLAGS say; an ordinary user may be its owner as well. */
-static int open_lock_file(const char *bdf, int flags)
+/*
+ * Anybody can put something in the directory's way: what is opened is not followed elsewhere, not
+ * waited for, and only locked and written when it is a file of no other name.
+ */
+static int open_plain(const char *path, int flags)
 {
+	int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+	struct stat st;
+
+	if (fd < 0)
+		return errno == ELOOP ? -EMLINK : -errno;
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink <= 1)
+		return fd;
+	close(fd);
+	return -EMLINK;
+}
+
+/* Opens the lock file of a function, to WRITE or to look; an ordinary user may be its owner as
+ * well. */
+static int open_lock_file(const char *bdf, bool write)
+{
+	int fd, flags = write ? O_RDWR : O_RDONLY;
 	char path[PATH_MAX];
-	int fd;
 
 	snprintf(path, sizeof(path), "/run/lock/vroom-%s", bdf);
 	if (access("/run/lock", F_OK) != 0)
 		snprintf(path, sizeof(path), "/tmp/vroom-%s.lock", bdf);
 	/* Another user's file must not be opened with O_CREAT (fs.protected_regular). */
-	fd = open(path, (flags & ~O_CREAT) | O_CLOEXEC);
-	if (fd < 0 && errno == ENOENT && (flags & O_CREAT)) {
-		fd = open(path, flags | O_CLOEXEC, 0666);
+	fd = open_plain(path, flags);
+	if (fd == -ENOENT && write) {
+		fd = open_plain(path, flags | O_CREAT | O_EXCL);
 		if (fd >= 0)
 			fchmod(fd, 0666);
+		else if (fd == -EEXIST) /* another vroom was faster */
+			fd = open_plain(path, flags);
 	}
+	if (fd == -EMLINK)
+		return vroom_fail(EPERM,
+				  "%s: %s is a link or no plain file, and not vroom's lock file; "
+				  "see who put it there, and remove it",
+				  bdf, path);
 	if (fd < 0)
-		return vroom_fail(errno, "%s: cannot open the lock file %s: %s", bdf, path,
-				  strerror(errno));
+		return vroom_fail(-fd, "%s: cannot open the lock file %s: %s", bdf, path,
+				  strerror(-fd));
 	return fd;
 }
 
@@ -43,7 +69,7 @@ static struct flock whole_file(void)
 int vroom_device_owner(const char *bdf)
 {
 	struct flock lock = whole_file();
-	int ret = 0, fd = open_lock_file(bdf, O_RDONLY);
+	int ret = 0, fd = open_lock_file(bdf, false);
 	char pid[32] = "";
 
 	if (fd < 0)
@@ -61,7 +87,7 @@ int vroom_device_owner(const char *bdf)
 int vroom_device_lock(const char *bdf, int *out)
 {
 	struct flock lock = whole_file();
-	int fd = open_lock_file(bdf, O_RDWR | O_CREAT);
+	int fd = open_lock_file(bdf, true);
 
 	if (fd < 0)
 		return fd;

@@ -3,6 +3,7 @@
 #ifndef VROOM_EMULATED_H
 #define VROOM_EMULATED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -10,9 +11,9 @@
 
 struct vroom_emulated {
 	pid_t pid;     /* 0: none */
-	pid_t parent;  /* who may wait for it */
+	int pidfd;     /* of it; it is not our child */
 	int socket;    /* connected to it; the caller closes it */
-	int report_fd; /* what it says before it serves, while starting */
+	int report_fd; /* what it says before it serves */
 };
 
 /* Runs `vroom emulate` for ADDR on one end of a socket pair. A file is created, or extended
@@ -20,10 +21,14 @@ struct vroom_emulated {
 int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
 			 struct vroom_emulated *out);
 
-/* The handshake failed with RET: puts the process' own words in vroom_error(). */
+/* The handshake failed with RET: puts the process' own words in vroom_error(), if it has any. */
 int vroom_emulated_why(struct vroom_emulated *e, const struct vroom_address *addr, int ret);
 
-/* Waits for the process, whose socket has been closed; kills it when it does not end. */
-void vroom_emulated_end(struct vroom_emulated *e);
+/* Kills the process, from any that inherited E. 0 once it has ended; NAME is for the error line. */
+int vroom_emulated_kill(const struct vroom_emulated *e, const char *name);
+
+/* Forgets the process; END: its socket has been closed by all, and it is waited for until it has
+ * ended, and killed when it does not. */
+void vroom_emulated_close(struct vroom_emulated *e, bool end);
 
 #endif

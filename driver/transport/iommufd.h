@@ -44,10 +44,17 @@ struct iommu_ioas_map {
 	uint64_t length;
 	uint64_t iova;
 };
-#define IOMMU_IOAS_MAP		  _IO(';', 0x85)
-#define IOMMU_IOAS_MAP_FIXED_IOVA (1u << 0)
-#define IOMMU_IOAS_MAP_WRITEABLE  (1u << 1)
-#define IOMMU_IOAS_MAP_READABLE	  (1u << 2)
+#define IOMMU_IOAS_MAP		 _IO(';', 0x85)
+#define IOMMU_IOAS_MAP_WRITEABLE (1u << 1)
+#define IOMMU_IOAS_MAP_READABLE	 (1u << 2)
+
+struct iommu_ioas_unmap {
+	uint32_t size;
+	uint32_t ioas_id;
+	uint64_t iova;
+	uint64_t length;
+};
+#define IOMMU_IOAS_UNMAP _IO(';', 0x86)
 #endif
 
 #endif

@@ -27,7 +27,8 @@ struct pci {
 	struct vroom_device device;
 	const char *name; /* the address as written */
 	struct pci_device *dev;
-	uint16_t command; /* as it was found, without bus mastering */
+	uint16_t found;	  /* the command register, without bus mastering */
+	uint16_t command; /* what it is while the device is ours; 0: never written */
 	bool enabled;	  /* by us */
 	volatile char *bar0;
 	size_t bar0_bytes;
@@ -86,11 +87,27 @@ static int pci_dma_map(struct vroom_transport *t, struct vroom_dma_map *m)
 static int pci_allow_dma(struct vroom_transport *t)
 {
 	struct pci *p = (struct pci *)t;
-	uint16_t command = p->command | PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER;
-	int err = pci_device_cfg_write_u16(p->dev, command, PCI_COMMAND);
+	int err = pci_device_cfg_write_u16(p->dev, p->command | PCI_COMMAND_MASTER, PCI_COMMAND);
 
 	return err ? vroom_fail(err, "%s: cannot enable bus mastering: %s", p->name, strerror(err))
 		   : 0;
+}
+
+/*
+ * A function that is not bus master makes no requests, whatever state it is in. The answer to the
+ * read comes after all that it wrote before (PCIe, transaction ordering).
+ */
+static int pci_cut_off(struct vroom_transport *t)
+{
+	const struct pci *p = (const struct pci *)t;
+	uint16_t now = UINT16_MAX;
+	int err = pci_device_cfg_write_u16(p->dev, p->command, PCI_COMMAND);
+
+	if (!err)
+		err = pci_device_cfg_read_u16(p->dev, &now, PCI_COMMAND);
+	return err || now & PCI_COMMAND_MASTER
+		       ? vroom_fail(EIO, "%s: cannot disable bus mastering", p->name)
+		       : 0;
 }
 
 static int write_attribute(const struct pci *p, const char *name, const char *value)
@@ -129,8 +146,8 @@ static void pci_close(struct vroom_transport *t, bool owner)
 	struct pci *p = (struct pci *)t;
 
 	/* Whatever state the controller is in, it reaches no memory from here on. */
-	if (owner && p->bar0)
-		pci_device_cfg_write_u16(p->dev, p->command, PCI_COMMAND);
+	if (owner && p->command)
+		pci_device_cfg_write_u16(p->dev, p->found, PCI_COMMAND);
 	if (owner && p->enabled)
 		write_attribute(p, "enable", "0");
 	if (p->bar0)
@@ -162,15 +179,17 @@ static int map_bar0(struct pci *p)
 		pci_device_enable(p->dev); /* power state D0, memory decoding */
 		p->enabled = true;
 	}
-	err = pci_device_cfg_read_u16(p->dev, &p->command, PCI_COMMAND);
-	if (!err && p->command == UINT16_MAX)
+	err = pci_device_cfg_read_u16(p->dev, &p->found, PCI_COMMAND);
+	if (!err && p->found == UINT16_MAX)
 		return vroom_fail(ENODEV,
 				  "%s: configuration space reads all ones: the device is "
 				  "gone",
 				  p->name);
+	/* Still bus master after a kill, until the core has disabled it. Nobody serves its INTx. */
+	p->command = p->found | PCI_COMMAND_MEMORY | PCI_COMMAND_INTX_DISABLE;
 	if (!err)
-		err = pci_device_cfg_write_u16(p->dev, p->command | PCI_COMMAND_MEMORY,
-					       PCI_COMMAND);
+		err = pci_device_cfg_write_u16(p->dev, p->command, PCI_COMMAND);
+	p->found &= (uint16_t)~PCI_COMMAND_MASTER;
 	p->command &= (uint16_t)~PCI_COMMAND_MASTER;
 	if (!err)
 		err = pci_device_map_range(p->dev, bar->base_addr, bar->size,
@@ -239,6 +258,7 @@ const struct vroom_transport_ops vroom_transport_pci = {
 	.write = pci_write,
 	.dma_map = pci_dma_map,
 	.allow_dma = pci_allow_dma,
+	.cut_off = pci_cut_off,
 	.reset = pci_reset,
 	.alive = pci_alive,
 };

@@ -2,12 +2,9 @@
 /*
  * Transport vfio: a function on vfio-pci, behind an IOMMU that lets it reach nothing but what
  * is mapped here. An ordinary user who owns the group's file, or the device's, may do it.
- * The kernel offers two ways in: the group and its container, and (Linux 6.6) the device's
- * own character device with iommufd; the second is taken where it is there to be opened.
+ * How it is opened, and where its memory goes, is the group's: vfio_group.c.
  */
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/pci_regs.h>
 #include <linux/vfio.h>
 #include <stdio.h>
@@ -15,7 +12,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -23,8 +19,8 @@
 #include "base/size.h"
 #include "pci/function.h"
 #include "pci/owner.h"
-#include "transport/iommufd.h"
 #include "transport/transport.h"
+#include "transport/vfio_group.h"
 #include "vroom_nvme.h"
 
 /* Interrupt vectors that are used at most: one a queue pair, and the admin queue's. */
@@ -35,14 +31,10 @@ struct vfio {
 	struct vroom_device device;
 	const char *name; /* the address as written */
 	int lock_fd;
-	int iommu; /* container, or iommufd */
-	int group; /* -1 with iommufd */
-	int fd;	   /* the device */
-	uint32_t ioas;
-	uint64_t pinned; /* bytes */
-	char *bar0;	 /* NULL: not mappable, registers go through FD */
+	struct vroom_vfio_function function;
+	char *bar0; /* NULL: not mappable, registers go through the device's file */
 	size_t bar0_bytes;
-	uint64_t bar0_offset; /* in FD */
+	uint64_t bar0_offset; /* in the device's file */
 	uint64_t config_offset;
 };
 
@@ -54,7 +46,8 @@ static int vfio_read(struct vroom_transport *t, uint32_t offset, void *value, un
 	(void)timeout_ms;
 	if (v->bar0)
 		vroom_mmio_read(v->bar0 + offset, value, width);
-	else if (pread(v->fd, value, width, (off_t)(v->bar0_offset + offset)) != (ssize_t)width)
+	else if (pread(v->function.fd, value, width, (off_t)(v->bar0_offset + offset)) !=
+		 (ssize_t)width)
 		return vroom_fail(EIO, "%s: cannot read register %xh", v->name, offset);
 	return 0;
 }
@@ -65,82 +58,71 @@ static int vfio_write(struct vroom_transport *t, uint32_t offset, const void *va
 
 	if (v->bar0)
 		vroom_mmio_write(v->bar0 + offset, value, width);
-	else if (pwrite(v->fd, value, width, (off_t)(v->bar0_offset + offset)) != (ssize_t)width)
+	else if (pwrite(v->function.fd, value, width, (off_t)(v->bar0_offset + offset)) !=
+		 (ssize_t)width)
 		return vroom_fail(EIO, "%s: cannot write register %xh", v->name, offset);
 	return 0;
-}
-
-static int map_failed(const struct vfio *v, size_t bytes)
-{
-	uint64_t need = (v->pinned + bytes) >> 10;
-	int err = errno;
-	struct rlimit limit;
-
-	if (err == ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
-	    limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur >> 10 < need)
-		return vroom_fail(err,
-				  "%s: DMA memory of %llu KiB is over the limit for locked memory, "
-				  "%llu KiB; raise it (ulimit -l %llu, or memlock in "
-				  "/etc/security/limits.conf), or use a smaller iodepth or bs",
-				  v->name, (unsigned long long)need,
-				  (unsigned long long)limit.rlim_cur >> 10,
-				  (unsigned long long)need);
-	return vroom_fail(err, "%s: cannot map %zu KiB for DMA: %s", v->name, bytes >> 10,
-			  strerror(err));
 }
 
 static int vfio_dma_map(struct vroom_transport *t, struct vroom_dma_map *m)
 {
 	struct vfio *v = (struct vfio *)t;
-	struct vfio_iommu_type1_dma_map map = {
-		.argsz = sizeof(map),
-		.flags = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
-		.vaddr = (uintptr_t)m->va,
-		.iova = m->iova,
-		.size = m->bytes,
-	};
-	struct iommu_ioas_map ioas_map = {
-		.size = sizeof(ioas_map),
-		.flags = IOMMU_IOAS_MAP_FIXED_IOVA | IOMMU_IOAS_MAP_READABLE |
-			 IOMMU_IOAS_MAP_WRITEABLE,
-		.ioas_id = v->ioas,
-		.user_va = (uintptr_t)m->va,
-		.length = m->bytes,
-		.iova = m->iova,
-	};
 
-	if (v->group >= 0 ? ioctl(v->iommu, VFIO_IOMMU_MAP_DMA, &map)
-			  : ioctl(v->iommu, IOMMU_IOAS_MAP, &ioas_map))
-		return map_failed(v, m->bytes);
-	v->pinned += m->bytes;
-	for (size_t i = 0; i < m->bytes >> m->page_shift; i++)
-		m->page_iova[i] = m->iova + (i << m->page_shift);
-	return 0;
+	return vroom_vfio_map(&v->function, v->name, m);
+}
+
+static int vfio_dma_unmap(struct vroom_transport *t, uint64_t iova, size_t bytes)
+{
+	struct vfio *v = (struct vfio *)t;
+
+	return vroom_vfio_unmap(&v->function, v->name, iova, bytes);
+}
+
+/* Sets the bits SET of the command register and clears the bits CLEAR. Does it have them so now? */
+static bool change_command(const struct vfio *v, uint16_t set, uint16_t clear)
+{
+	off_t at = (off_t)(v->config_offset + PCI_COMMAND);
+	uint16_t command;
+
+	if (pread(v->function.fd, &command, sizeof(command), at) != sizeof(command))
+		return false;
+	command = (uint16_t)((command | set) & ~clear);
+	return pwrite(v->function.fd, &command, sizeof(command), at) == sizeof(command) &&
+	       pread(v->function.fd, &command, sizeof(command), at) == sizeof(command) &&
+	       (command & (set | clear)) == set;
 }
 
 /* vfio opens a device without bus mastering, and clears it again when the last user goes. */
 static int vfio_allow_dma(struct vroom_transport *t)
 {
 	const struct vfio *v = (const struct vfio *)t;
-	off_t at = (off_t)(v->config_offset + PCI_COMMAND);
-	uint16_t command;
 
-	if (pread(v->fd, &command, sizeof(command), at) == sizeof(command)) {
-		command |= PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER;
-		if (pwrite(v->fd, &command, sizeof(command), at) == sizeof(command))
-			return 0;
-	}
-	return vroom_fail(EIO, "%s: cannot enable bus mastering", v->name);
+	return change_command(v, PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER, 0)
+		       ? 0
+		       : vroom_fail(EIO, "%s: cannot enable bus mastering", v->name);
 }
 
 static int vfio_reset(struct vroom_transport *t)
 {
 	const struct vfio *v = (const struct vfio *)t;
 
-	return ioctl(v->fd, VFIO_DEVICE_RESET)
+	return ioctl(v->function.fd, VFIO_DEVICE_RESET)
 		       ? vroom_fail(errno, "%s: the function cannot be reset: %s", v->name,
 				    strerror(errno))
 		       : 0;
+}
+
+/*
+ * The IOMMU's word is the surest, but where another function of the group works on, its memory must
+ * stay. Then the function must not be bus master: the answer to the read that says so comes after
+ * all that it wrote before (PCIe, transaction ordering). Last, a reset forgets all queues.
+ */
+static int vfio_cut_off(struct vroom_transport *t)
+{
+	struct vfio *v = (struct vfio *)t;
+	bool no_master = change_command(v, 0, PCI_COMMAND_MASTER);
+
+	return vroom_vfio_unmap_all(&v->function) || no_master ? 0 : vfio_reset(t);
 }
 
 /* Connects COUNT vectors from FIRST on to the eventfds FDS; -1: to nothing. */
@@ -160,7 +142,7 @@ static int set_irqs(const struct vfio *v, unsigned first, const int *fds, unsign
 		.count = count,
 	};
 	memcpy(set->data, fds, count * sizeof(int));
-	if (ioctl(v->fd, VFIO_DEVICE_SET_IRQS, set))
+	if (ioctl(v->function.fd, VFIO_DEVICE_SET_IRQS, set))
 		ret = vroom_fail(errno, "%s: cannot set up MSI-X interrupts: %s", v->name,
 				 strerror(errno));
 	free(set);
@@ -181,111 +163,13 @@ static int vfio_alive(struct vroom_transport *t)
 static void vfio_close(struct vroom_transport *t, bool owner)
 {
 	struct vfio *v = (struct vfio *)t;
-	/* The last descriptor to go resets the device and takes its mappings away. */
-	int fds[] = { v->fd, v->group, v->iommu, v->lock_fd };
 
-	(void)owner;
 	if (v->bar0)
 		munmap(v->bar0, v->bar0_bytes);
-	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
-		if (fds[i] >= 0)
-			close(fds[i]);
+	vroom_vfio_close(&v->function, owner);
+	if (v->lock_fd >= 0)
+		close(v->lock_fd);
 	free(v);
-}
-
-/* Opens a file of vfio's; CHOWN says which file to give to the user. */
-static int open_node(const struct vfio *v, const char *path, int *fd)
-{
-	*fd = open(path, O_RDWR | O_CLOEXEC);
-	if (*fd >= 0)
-		return 0;
-	if (errno == EACCES || errno == EPERM)
-		return vroom_fail(errno,
-				  "%s: cannot open %s: %s; give it to this user: "
-				  "vroom bind --user NAME %s, as root",
-				  v->name, path, strerror(errno), v->device.bdf);
-	if (errno == EBUSY)
-		return vroom_fail(errno, "%s: another program has %s open; end it first", v->name,
-				  path);
-	return vroom_fail(errno, "%s: cannot open %s: %s; is the module vfio-pci loaded?", v->name,
-			  path, strerror(errno));
-}
-
-static int open_group(struct vfio *v)
-{
-	char path[64];
-	int ret;
-
-	if (v->device.iommu_group < 0)
-		return vroom_fail(ENODEV,
-				  "%s: there is no IOMMU for it (enable VT-d or AMD-Vi in the "
-				  "firmware, and intel_iommu=on); without one: vroom bind "
-				  "--driver none %s",
-				  v->name, v->device.bdf);
-	snprintf(path, sizeof(path), "/dev/vfio/%d", v->device.iommu_group);
-	ret = vroom_device_check_group(&v->device);
-	if (!ret)
-		ret = open_node(v, path, &v->group);
-	if (!ret)
-		ret = open_node(v, "/dev/vfio/vfio", &v->iommu);
-	if (ret)
-		return ret;
-	if (ioctl(v->iommu, VFIO_GET_API_VERSION) != VFIO_API_VERSION ||
-	    ioctl(v->iommu, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1)
-		return vroom_fail(ENOTSUP,
-				  "%s: the kernel's vfio has no type 1 IOMMU; load the "
-				  "module vfio_iommu_type1",
-				  v->name);
-	if (ioctl(v->group, VFIO_GROUP_SET_CONTAINER, &v->iommu) ||
-	    ioctl(v->iommu, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU))
-		return vroom_fail(errno, "%s: cannot use IOMMU group %d: %s", v->name,
-				  v->device.iommu_group, strerror(errno));
-	v->fd = ioctl(v->group, VFIO_GROUP_GET_DEVICE_FD, v->device.bdf);
-	return v->fd >= 0 ? 0
-			  : vroom_fail(errno, "%s: cannot open the device of group %d: %s", v->name,
-				       v->device.iommu_group, strerror(errno));
-}
-
-/* The function's own character device, "" when the kernel has none for it. */
-static void find_cdev(const struct vfio *v, char *path, size_t size)
-{
-	char dir[128];
-	struct dirent *entry;
-	DIR *d;
-
-	path[0] = '\0';
-	snprintf(dir, sizeof(dir), "/sys/bus/pci/devices/%s/vfio-dev", v->device.bdf);
-	d = opendir(dir);
-	while (d && (entry = readdir(d)))
-		if (entry->d_name[0] != '.')
-			snprintf(path, size, "/dev/vfio/devices/%s", entry->d_name);
-	if (d)
-		closedir(d);
-	if (path[0] && (access(path, R_OK | W_OK) || access("/dev/iommu", R_OK | W_OK)))
-		path[0] = '\0';
-}
-
-static int open_cdev(struct vfio *v, const char *path)
-{
-	struct vfio_device_bind_iommufd bind = { .argsz = sizeof(bind) };
-	struct vfio_device_attach_iommufd_pt attach = { .argsz = sizeof(attach) };
-	struct iommu_ioas_alloc alloc = { .size = sizeof(alloc) };
-	int ret = open_node(v, path, &v->fd);
-
-	if (!ret)
-		ret = open_node(v, "/dev/iommu", &v->iommu);
-	if (ret)
-		return ret;
-	bind.iommufd = v->iommu;
-	if (ioctl(v->fd, VFIO_DEVICE_BIND_IOMMUFD, &bind) ||
-	    ioctl(v->iommu, IOMMU_IOAS_ALLOC, &alloc))
-		return vroom_fail(errno, "%s: cannot bind %s to iommufd: %s", v->name, path,
-				  strerror(errno));
-	attach.pt_id = v->ioas = alloc.out_ioas_id;
-	if (ioctl(v->fd, VFIO_DEVICE_ATTACH_IOMMUFD_PT, &attach))
-		return vroom_fail(errno, "%s: cannot attach %s to an address space: %s", v->name,
-				  path, strerror(errno));
-	return 0;
 }
 
 static int map_bar0(struct vfio *v)
@@ -295,8 +179,8 @@ static int map_bar0(struct vfio *v)
 	struct vfio_region_info bar = { .argsz = sizeof(bar), .index = VFIO_PCI_BAR0_REGION_INDEX };
 	void *map;
 
-	if (ioctl(v->fd, VFIO_DEVICE_GET_REGION_INFO, &config) ||
-	    ioctl(v->fd, VFIO_DEVICE_GET_REGION_INFO, &bar))
+	if (ioctl(v->function.fd, VFIO_DEVICE_GET_REGION_INFO, &config) ||
+	    ioctl(v->function.fd, VFIO_DEVICE_GET_REGION_INFO, &bar))
 		return vroom_fail(errno, "%s: cannot look at BAR0: %s", v->name, strerror(errno));
 	if (bar.size < NVME_REG_DOORBELLS + 4096)
 		return vroom_fail(ENODEV, "%s: BAR0 is no NVMe register file (%llu bytes)", v->name,
@@ -305,7 +189,8 @@ static int map_bar0(struct vfio *v)
 	v->bar0_offset = bar.offset;
 	if (!(bar.flags & VFIO_REGION_INFO_FLAG_MMAP))
 		return 0;
-	map = mmap(NULL, bar.size, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, (off_t)bar.offset);
+	map = mmap(NULL, bar.size, PROT_READ | PROT_WRITE, MAP_SHARED, v->function.fd,
+		   (off_t)bar.offset);
 	if (map == MAP_FAILED) /* kernels that keep the page of the MSI-X table to themselves */
 		return 0;
 	v->bar0 = map;
@@ -321,7 +206,7 @@ static int enable_vectors(struct vfio *v)
 	struct vfio_irq_info info = { .argsz = sizeof(info), .index = VFIO_PCI_MSIX_IRQ_INDEX };
 	int nothing[MAX_VECTORS];
 
-	if (ioctl(v->fd, VFIO_DEVICE_GET_IRQ_INFO, &info) || info.count < 2)
+	if (ioctl(v->function.fd, VFIO_DEVICE_GET_IRQ_INFO, &info) || info.count < 2)
 		return vroom_fail(ENOTSUP,
 				  "%s: the device has no MSI-X interrupts for its queues; "
 				  "use wait=poll",
@@ -335,21 +220,18 @@ static int vfio_open(const struct vroom_address *addr, const struct vroom_transp
 		     struct vroom_transport **out)
 {
 	struct vfio *v = calloc(1, sizeof(*v));
-	char cdev[300];
 	int ret;
 
 	if (!v)
 		return vroom_fail(ENOMEM, "%s: out of memory", addr->text);
 	v->base.ops = &vroom_transport_vfio;
 	v->name = addr->text;
-	v->lock_fd = v->iommu = v->group = v->fd = -1;
+	v->lock_fd = v->function.fd = -1;
 	ret = vroom_device_look(addr->path, &v->device);
 	if (!ret)
 		ret = vroom_device_lock(v->device.bdf, &v->lock_fd);
-	if (!ret) {
-		find_cdev(v, cdev, sizeof(cdev));
-		ret = cdev[0] ? open_cdev(v, cdev) : open_group(v);
-	}
+	if (!ret)
+		ret = vroom_vfio_open(&v->device, v->name, &v->function);
 	if (!ret)
 		ret = map_bar0(v);
 	if (!ret && opts->interrupts)
@@ -371,7 +253,9 @@ const struct vroom_transport_ops vroom_transport_vfio = {
 	.read = vfio_read,
 	.write = vfio_write,
 	.dma_map = vfio_dma_map,
+	.dma_unmap = vfio_dma_unmap,
 	.allow_dma = vfio_allow_dma,
+	.cut_off = vfio_cut_off,
 	.reset = vfio_reset,
 	.set_irq = vfio_set_irq,
 	.alive = vfio_alive,

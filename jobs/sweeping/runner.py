@@ -279,7 +279,7 @@ def look(settings: Settings, folder: Path) -> tuple[Target, Emulated | None]:
         emulated = Emulated(settings.emulate)
         return find(str(emulated.socket)), emulated
     if settings.hosts:
-        is_drive = re.match(r"/dev/|[0-9a-f]{4}[:.]", settings.target)
+        is_drive = re.match(r"/dev/|[0-9a-f]{4,8}[:.]", settings.target)
         return Target(settings.target, "drive" if is_drive else "file", remote=True), None
     target = find(settings.target or str(folder / "disk"))
     target.created = target.created or settings.created

@@ -139,7 +139,7 @@ def find(address: str) -> Target:
     path = file_part(address)
     if re.match(r"emu-(mem|null)\b", address) or is_socket(path):
         target = Target(address, "controller")
-    elif re.match(r"/dev/|([0-9a-f]{4}[:.])?[0-9a-f]{2}[:.][0-9a-f]{2}\.[0-7]", address):
+    elif re.match(r"/dev/|([0-9a-f]{4,8}[:.])?[0-9a-f]{2}[:.][0-9a-f]{2}\.[0-7]", address):
         raise SweepError(f"{address}: no such NVMe drive; see vroom list")
     elif os.path.isdir(path):
         raise SweepError(f"{address}: is a directory; name a file in it")

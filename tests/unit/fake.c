@@ -799,6 +799,7 @@ int fake_bring_up(struct fake *f, struct vroom_ctrlr **out)
 
 	assert_non_null(c);
 	strcpy(c->address.text, "fake");
+	c->name = c->address.text;
 	c->opener = getpid();
 	c->opts.io_timeout_ms = f->opts.io_ms ? f->opts.io_ms : 30000;
 	c->opts.long_timeout_ms = f->opts.long_ms ? f->opts.long_ms : 300000;

@@ -112,6 +112,9 @@ DRIVES = (
     Drive("two", (("256M", 4096), ("128M", 512)), "mdts=0"),
     # On the other NUMA node, with a controller memory buffer, and without an IOMMU in front.
     Drive("remote", (("256M", 512),), "cmb_size_mb=16", bus="far"),
+    # Two functions of one device, and no word of which may reach which: one IOMMU group.
+    Drive("pair0", (("64M", 512),), "addr=0x10.0,multifunction=on"),
+    Drive("pair1", (("64M", 512),), "addr=0x10.1"),
 )
 
 
@@ -194,7 +197,9 @@ class Guest:
             "-serial", f"unix:{self.work / 'bell'}",
             "-kernel", str(kernel / f"boot/vmlinuz-{self.version}"),
             "-initrd", str(self.work / "initrd"),
+            # A look at the clock must not be a call into QEMU, as it is with the HPET.
             "-append", "console=ttyS0 quiet panic=-1 intel_iommu=on iommu=pt mitigations=off "
+                       "tsc=reliable clocksource=tsc "
                        "hugepagesz=1G hugepages=1 default_hugepagesz=2M",
             *shares,
             "-device", "intel-iommu,intremap=on" if kvm else "intel-iommu",

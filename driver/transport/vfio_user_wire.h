@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The vfio-user protocol on the wire (vfio-user Protocol Specification 0.9.x): what the
- * client (vfio_user.c) and the emulated controller's server share. Structures that the
- * protocol takes over from the kernel's VFIO come from <linux/vfio.h>.
+ * client (vfio_user_client.c) and the emulated controller's server share. Structures that the
+ * protocol takes over from the kernel's VFIO come from <linux/vfio.h>. At the end: how a message
+ * with its descriptors goes onto the socket and comes off it.
  */
-#ifndef VROOM_VFIO_USER_PROTO_H
-#define VROOM_VFIO_USER_PROTO_H
+#ifndef VROOM_VFIO_USER_WIRE_H
+#define VROOM_VFIO_USER_WIRE_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum vfio_user_command {
@@ -115,5 +118,37 @@ struct vfio_user_region_io_fds {
  */
 #define VFIO_USER_CAP_VROOM	 "vroom"
 #define VFIO_USER_CAP_SLEEP_WORD "sleep_word"
+
+/*
+ * Sends HEADER, the PAYLOAD that its msg_size tells of, and NR_FDS descriptors. FLAGS as
+ * sendmsg()'s. 0; -EAGAIN: nothing was sent, with MSG_DONTWAIT; else the connection is lost.
+ */
+int vfio_user_send(int socket, const struct vfio_user_header *header, const void *payload,
+		   const int *fds, unsigned nr_fds, int flags);
+
+/*
+ * A message as it comes in, in as many pieces as the socket hands out. Usable in memory that
+ * processes share: who takes it over from one that died sets nr_fds to 0, since descriptors
+ * died as well, and gives the connection up if TAKING is set.
+ */
+struct vfio_user_inbox {
+	union {
+		struct vfio_user_header header;
+		char bytes[VFIO_USER_MAX_MESSAGE];
+	};
+	size_t received; /* bytes; 0: the next message has not begun */
+	int fds[VFIO_USER_MAX_FDS];
+	unsigned nr_fds;
+	bool taking; /* a call is under way that may take a part of a message off the socket */
+};
+
+/*
+ * Takes what the socket holds of one message, without waiting. 1: the message is complete, 0:
+ * more of it is to come, -EMSGSIZE: what came is no message, else: the connection is lost.
+ */
+int vfio_user_receive(int socket, struct vfio_user_inbox *in);
+
+/* Closes descriptors that nobody has taken out. */
+void vfio_user_drop_fds(struct vfio_user_inbox *in);
 
 #endif
