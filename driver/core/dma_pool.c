@@ -290,8 +290,10 @@ static int map_physical(const struct vroom_dma_pool *p, struct vroom_dma_region 
 	const struct vroom_dma_space *s = p->owner;
 	bool mounted = false;
 
-	if (map_named(s, 21, r, wanted, &mounted) || map_named(s, 21, r, least, &mounted) ||
-	    map_named(s, 30, r, least, &mounted))
+	for (; wanted > least; wanted = VROOM_MAX(wanted / 2, least))
+		if (map_named(s, 21, r, wanted, &mounted))
+			return 0;
+	if (map_named(s, 21, r, least, &mounted) || map_named(s, 30, r, least, &mounted))
 		return 0;
 	if (!mounted)
 		return vroom_fail_on(s->name, ENOENT,
@@ -313,7 +315,11 @@ static int map_region(const struct vroom_dma_pool *p, struct vroom_dma_region *r
 
 	if (p->owner->prefix[0])
 		return map_physical(p, r, pinned, least);
-	if (map_huge(r, pinned) || map_huge(r, least) ||
+	/* Of what huge pages are left half and half again, so that regions stay few. */
+	for (size_t huge = pinned; huge > least; huge = VROOM_MAX(huge / 2, least))
+		if (map_huge(r, huge))
+			return 0;
+	if (map_huge(r, least) ||
 	    map_file(r, memfd_create("vroom-dma", MFD_CLOEXEC),
 		     p->owner->transport->pins ? pinned : sparse, VROOM_HUGE_SHIFT))
 		return 0;

@@ -2,11 +2,13 @@
 #include "fake.h"
 
 #include <errno.h>
+#include <hugetlbfs.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -45,6 +47,40 @@ uint64_t fake_random(uint64_t *state)
 static uint64_t page_bytes(const struct fake *f)
 {
 	return 1ull << f->opts.page_shift;
+}
+
+/* --- huge pages, instead of libhugetlbfs' and the machine's ------------------------------------
+ */
+
+size_t fake_huge_bytes;
+static bool huge_fd[1024];
+
+long gethugepagesize(void)
+{
+	return fake_huge_bytes ? (long)VROOM_HUGE_PAGE : -1;
+}
+
+int hugetlbfs_unlinked_fd(void)
+{
+	int fd = memfd_create("fake-huge", MFD_CLOEXEC);
+
+	if (fd >= 0 && fd < (int)VROOM_LENGTH(huge_fd))
+		huge_fd[fd] = true;
+	return fd;
+}
+
+/* Where hugetlbfs would say that there are not so many pages. */
+int ftruncate(int fd, off_t length)
+{
+	if (fd >= 0 && fd < (int)VROOM_LENGTH(huge_fd) && huge_fd[fd]) {
+		huge_fd[fd] = false;
+		if ((size_t)length > fake_huge_bytes) {
+			errno = ENOMEM;
+			return -1;
+		}
+		fake_huge_bytes -= (size_t)length;
+	}
+	return (int)syscall(SYS_ftruncate, fd, length);
 }
 
 /* --- memory ------------------------------------------------------------------------------ */

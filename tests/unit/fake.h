@@ -105,6 +105,9 @@ struct vroom_ns fake_ns(const struct fake *f);
 /* Non-zero while this process is inside the fake: a kill then would be no fault of the driver's. */
 extern volatile uint32_t fake_inside;
 
+/* Huge pages that are free, to this process; at first none. */
+extern size_t fake_huge_bytes;
+
 /* Carries admin commands out whose doorbell was rung. */
 void fake_run_admin(struct fake *f);
 /* Fetches what was rung of queue QID. How many commands are held now. */

@@ -189,23 +189,37 @@ static void wrong_frees_do_no_harm(void **state)
 	rig_end(&r);
 }
 
+static unsigned regions_for(size_t total, size_t piece)
+{
+	unsigned regions;
+	struct rig r;
+
+	rig_begin(&r, &(struct fake_opts){ .pins = true }, 0);
+	for (size_t at = 0; at < total; at += piece)
+		rig_alloc(&r, piece);
+	regions = r.c->pool.regions;
+	assert_int_equal(r.f->mapped, regions);
+	rig_end(&r);
+	return regions;
+}
+
 /* Regions are few, however much is wanted in however many pieces. */
 static void regions_grow_geometrically(void **state)
 {
-	size_t total = 0;
-	struct rig r;
-
 	(void)state;
-	rig_begin(&r, &(struct fake_opts){ .pins = true }, 0);
-	while (total < 600ul << 20) {
-		rig_alloc(&r, 1 << 20);
-		total += 1 << 20;
+	assert_in_range(regions_for(600ul << 20, 1 << 20), 2, 8);
+	assert_in_range(regions_for(600ul << 20, 150 << 20), 2, 6);
+}
+
+/* Also where some huge pages are free, but not as many as a region's turn is. */
+static void regions_are_few_with_few_huge_pages(void **state)
+{
+	(void)state;
+	for (size_t free = 1; free < 2000; free = free * 3 + 1) {
+		fake_huge_bytes = free * VROOM_HUGE_PAGE;
+		assert_in_range(regions_for(600ul << 20, 1 << 20), 2, 24);
+		fake_huge_bytes = 0;
 	}
-	assert_in_range(r.c->pool.regions, 2, 8);
-	for (unsigned i = 1; i < r.c->pool.regions; i++)
-		assert_true(r.c->pool.region[i].bytes >= 2 * r.c->pool.region[i - 1].bytes);
-	assert_int_equal(r.f->mapped, r.c->pool.regions);
-	rig_end(&r);
 }
 
 /* What a reservation promised is there, without another region. */
@@ -431,6 +445,7 @@ int main(void)
 		cmocka_unit_test(what_cannot_be_is_refused),
 		cmocka_unit_test(wrong_frees_do_no_harm),
 		cmocka_unit_test(regions_grow_geometrically),
+		cmocka_unit_test(regions_are_few_with_few_huge_pages),
 		cmocka_unit_test(reserved_is_there),
 		cmocka_unit_test(a_refused_region_is_given_back),
 		cmocka_unit_test(suspect_memory_is_kept_back),
