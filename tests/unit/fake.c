@@ -16,7 +16,7 @@
 #include "base/size.h"
 #include "unit.h"
 
-volatile uint32_t fake_inside;
+_Thread_local volatile uint32_t fake_inside;
 
 static struct fake *fake_of(struct vroom_transport *t)
 {

@@ -103,7 +103,7 @@ void fake_free(struct fake *f);
 struct vroom_ns fake_ns(const struct fake *f);
 
 /* Non-zero while this process is inside the fake: a kill then would be no fault of the driver's. */
-extern volatile uint32_t fake_inside;
+extern _Thread_local volatile uint32_t fake_inside;
 
 /* Huge pages that are free, to this process; at first none. */
 extern size_t fake_huge_bytes;

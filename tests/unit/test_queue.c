@@ -68,7 +68,8 @@ static int poll_some(struct queue *q, int max)
 	struct vroom_completion done[64];
 	int n = vroom_poll(q->qp, done, max < 64 ? max : 64);
 
-	assert_true(n >= 0);
+	if (n < 0)
+		fail_msg("poll: %d: %s", n, vroom_error());
 	for (int i = 0; i < n; i++) {
 		uint64_t tag = (uintptr_t)done[i].tag;
 
