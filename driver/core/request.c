@@ -519,6 +519,11 @@ int vroom_complete(struct vroom_qpair *qp, uint32_t last, struct vroom_completio
 
 void vroom_request_free_all(struct vroom_qpair *qp)
 {
+	struct vroom_request *r = qp->cold->splitting;
+
+	if (r && !r->outstanding) /* QP failed, and then its parts completed all the same */
+		free(r);
+	qp->cold->splitting = NULL;
 	for (uint32_t cid = 0; cid < qp->depth; cid++) {
 		struct vroom_slot_cold *slot = &qp->cold->slots[cid];
 

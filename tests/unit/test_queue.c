@@ -91,14 +91,11 @@ static void traffic(struct queue *q, unsigned rounds)
 			continue;
 		vroom_ring(q->qp);
 		fake_fetch(q->f, 1);
-		for (unsigned n = fake_held(q->f, 1), i = 0; i < n; i++) {
-			unsigned left = fake_held(q->f, 1);
-
-			if (fake_random(&q->random) % 8 == 0)
-				break;
+		for (unsigned n = fake_held(q->f, 1), left = n,
+			      keep = (unsigned)(fake_random(&q->random) % (n / 4 + 2));
+		     left > keep; left--)
 			assert_true(
 				fake_complete(q->f, 1, (unsigned)(fake_random(&q->random) % left)));
-		}
 		while (fake_random(&q->random) % 4 && poll_some(q, 1 + q->random % 64))
 			;
 	}
