@@ -27,7 +27,7 @@ def test_unit_under_asan_and_ubsan(name):
     unit(BUILD / "asan", name)
 
 
-@pytest.mark.parametrize("name", ["test_threads", "test_queue", "test_admin"])
+@pytest.mark.parametrize("name", ["test_threads", "test_admin"])
 def test_unit_under_tsan(name):
     unit(BUILD / "tsan", name)
 
