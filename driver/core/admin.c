@@ -65,7 +65,7 @@ static void load_indices(struct vroom_admin *a)
 	a->cq.phase = completed / VROOM_ADMIN_ENTRIES % 2 ? 0 : NVME_CQE_PHASE;
 }
 
-/* Waits for the next completion, of whatever command, and takes it. */
+/* Waits for the completion of the first command that has none, whoever's it is, and takes it. */
 static int reap(struct vroom_ctrlr *c, const char *what, struct nvme_cqe *out)
 {
 	struct vroom_admin *a = &c->admin;
@@ -91,6 +91,13 @@ static int reap(struct vroom_ctrlr *c, const char *what, struct nvme_cqe *out)
 			return ret;
 	}
 	*out = a->cq.entries[a->cq.head];
+	if (out->cid != a->shared->completed % VROOM_ADMIN_ENTRIES) {
+		vroom_fail_on(c->name, EPROTO,
+			      "the controller completed admin command %u, which is not "
+			      "outstanding; it is broken or another program drives it too",
+			      out->cid);
+		return vroom_ctrlr_mark_failed(c, -EPROTO);
+	}
 	a->shared->completed++; /* one store: it is taken, or it is not */
 	load_indices(a);
 	vroom_cq_ring(&a->cq);

@@ -24,8 +24,9 @@
 #define VROOM_MAX_WINDOWS  1024
 #define VROOM_MAX_REGIONS  32 /* of a pool, in one process; each is larger than the one before */
 #define VROOM_MAX_SPACES   64 /* that reach a pool */
-#define VROOM_DMA_UNIT	   4096ul /* of allocation, and the least alignment */
-#define VROOM_HUGE_SHIFT   21u	  /* physical memory is contiguous by pages of 2 MiB */
+#define VROOM_DMA_UNIT	   4096ul      /* of allocation, and the least alignment */
+#define VROOM_DMA_MAX	   (1ul << 42) /* in one piece: units are counted in 32 bits */
+#define VROOM_HUGE_SHIFT   21u	       /* physical memory is contiguous by pages of 2 MiB */
 #define VROOM_HUGE_PAGE	   (1ul << VROOM_HUGE_SHIFT)
 
 /* A stretch that the controller was told of. */

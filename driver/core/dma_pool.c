@@ -287,7 +287,10 @@ static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vr
 static int map_physical(const struct vroom_dma_space *s, struct vroom_dma_region *r, size_t wanted,
 			size_t least)
 {
-	if (map_named(s, 21, r, wanted) || map_named(s, 21, r, least) || map_named(s, 30, r, least))
+	for (; wanted > least; wanted = VROOM_MAX(wanted / 2, least))
+		if (map_named(s, 21, r, wanted))
+			return 0;
+	if (map_named(s, 21, r, least) || map_named(s, 30, r, least))
 		return 0;
 	return vroom_fail_on(s->name, ENOMEM,
 			     "DMA without an IOMMU needs %zu MiB of free huge pages: "
@@ -310,7 +313,11 @@ static int map_region(const struct vroom_dma_pool *p, struct vroom_dma_region *r
 
 	if (p->owner->prefix[0])
 		return map_physical(p->owner, r, pinned, least);
-	if (map_huge(r, pinned) || map_huge(r, least) ||
+	/* Of what huge pages are left half and half again, so that regions stay few. */
+	for (size_t huge = pinned; huge > least; huge = VROOM_MAX(huge / 2, least))
+		if (map_huge(r, huge))
+			return 0;
+	if (map_huge(r, least) ||
 	    map_file(r, memfd_create("vroom-dma", MFD_CLOEXEC),
 		     p->owner->transport->pins ? pinned : sparse, VROOM_HUGE_SHIFT))
 		return 0;

@@ -129,13 +129,16 @@ static void remove_windows(struct vroom_dma_space *s, const void *va, size_t byt
 	}
 }
 
-/* Tells the controller, and then forgets it: a kill in between makes the next one tell it again. */
+/*
+ * Tells the controller, and then forgets it: a kill in between makes the next one tell it again, or
+ * of what it was never told (-ENOENT).
+ */
 static int unmap_locked(struct vroom_dma_space *s, struct vroom_dma_mapping *m)
 {
 	const struct vroom_transport_ops *ops = s->transport->ops;
 	int ret = ops->dma_unmap ? ops->dma_unmap(s->transport, m->iova, m->bytes) : 0;
 
-	if (ret)
+	if (ret && ret != -ENOENT)
 		return ret;
 	if (m->file)
 		vroom_space_remove_files(s, m->file);
@@ -154,12 +157,15 @@ static int map_locked(struct vroom_dma_space *s, struct vroom_dma_map *map, uint
 		return vroom_fail_on(s->name, ENOMEM, "%d stretches of memory are mapped already",
 				     VROOM_MAX_MAPPINGS);
 	map->iova = find_iova(s->shared, map->bytes);
-	ret = s->transport->ops->dma_map(s->transport, map);
-	if (ret)
-		return ret;
+	/* Noted before the controller is told, so that a kill in between leaves none unnoted. */
 	*m = (struct vroom_dma_mapping){ .iova = map->iova, .creator = getpid(), .file = file };
-	/* Release: the mapping is whole before it counts. For a kill, not for readers. */
 	__atomic_store_n(&m->bytes, map->bytes, __ATOMIC_RELEASE);
+	ret = s->transport->ops->dma_map(s->transport, map);
+	if (ret) {
+		m->bytes = 0;
+		return ret;
+	}
+	m->iova = map->iova;
 	ret = add_windows(s, map);
 	if (ret) {
 		remove_windows(s, map->va, map->bytes);

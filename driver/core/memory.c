@@ -13,7 +13,7 @@ void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
 	void *mem;
 
 	align = VROOM_MAX(align ? align : c->page_size, VROOM_DMA_UNIT);
-	if (!bytes || bytes > PTRDIFF_MAX / 2 || align > PTRDIFF_MAX / 2 || (align & (align - 1))) {
+	if (!bytes || bytes > VROOM_DMA_MAX || align > VROOM_DMA_MAX || (align & (align - 1))) {
 		vroom_fail_on(c->name, EINVAL, "no DMA memory of %zu bytes at %zu", bytes, align);
 		return NULL;
 	}
@@ -35,7 +35,7 @@ void vroom_dma_free(struct vroom_ctrlr *c, void *mem)
 
 int vroom_dma_reserve(struct vroom_ctrlr *c, size_t bytes)
 {
-	if (bytes > PTRDIFF_MAX / 2)
+	if (bytes > VROOM_DMA_MAX)
 		return vroom_fail_on(c->name, EINVAL, "cannot reserve %zu bytes", bytes);
 	bytes += VROOM_HUGE_PAGE / 2; /* for queues and lists */
 	if (vroom_pool_has_room(&c->pool, bytes))

@@ -305,8 +305,12 @@ static bool is_copied(struct vroom_qpair *qp, const struct vroom_io *io)
 	return vroom_space_find(&qp->ctrlr->space, io->buf, &w) || ((uintptr_t)io->buf & 3);
 }
 
+/* There is no memory for IO: not now, or not at all when no completion can give some back. */
 static int no_dma_memory(const struct vroom_qpair *qp, const struct vroom_io *io)
 {
+	for (uint32_t cid = 0; cid < qp->depth; cid++)
+		if (qp->slots[cid].state != VROOM_SLOT_FREE)
+			return -EAGAIN;
 	return vroom_fail_on(qp->ctrlr->name, ENOMEM, "no DMA memory for a transfer of %llu bytes",
 			     (unsigned long long)io->bytes);
 }
@@ -428,6 +432,11 @@ int vroom_complete(struct vroom_qpair *qp, uint32_t last, struct vroom_completio
 
 void vroom_request_free_all(struct vroom_qpair *qp)
 {
+	struct vroom_request *r = qp->cold->splitting;
+
+	if (r && !r->outstanding) /* QP failed, and then its parts completed all the same */
+		free(r);
+	qp->cold->splitting = NULL;
 	for (uint32_t cid = 0; cid < qp->depth; cid++) {
 		struct vroom_slot_cold *slot = &qp->cold->slots[cid];
 

@@ -132,6 +132,19 @@ static void advance(struct vroom_qpair *qp, uint32_t ticks)
 	qp->deadline = w->tick + w->ticks + 1;
 }
 
+/* Has the controller completed command CID, and only nobody reaped that yet? */
+static bool is_completed(const struct vroom_qpair *qp, uint32_t cid)
+{
+	struct vroom_cq cq = qp->cq; /* to look ahead of it */
+
+	while (!vroom_cq_empty(&cq)) {
+		if (cq.entries[cq.head].cid == cid)
+			return true;
+		cq.head = vroom_cq_next(&cq, cq.head);
+	}
+	return false;
+}
+
 static int check_slots(struct vroom_qpair *qp, uint64_t now)
 {
 	struct vroom_watchdog *w = &qp->cold->watchdog;
@@ -144,7 +157,8 @@ static int check_slots(struct vroom_qpair *qp, uint64_t now)
 	advance(qp, (uint32_t)VROOM_MIN((now - w->next_tick_ms) / w->tick_ms + 1, TICKS_AT_ONCE));
 	w->next_tick_ms = now + w->tick_ms;
 	first = first_deadline(qp);
-	if ((int32_t)(w->tick - first->deadline) <= 0)
+	if ((int32_t)(w->tick - first->deadline) <= 0 ||
+	    is_completed(qp, (uint32_t)(first - qp->slots)))
 		return 0;
 	is_long = vroom_is_long(vroom_slot_opcode(first));
 	vroom_fail(ETIMEDOUT, "the deadline of %u ms has passed; the controller is stuck",
