@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * syncs: preloaded into a run of fio, it writes down what an emulated controller does for durability
- * in the file $SYNCS: an f for each fdatasync(), a d for each write with RWF_DSYNC.
+ * syncs: preloaded into a run of fio, it writes down what an emulated controller does for
+ * durability in the file $SYNCS: an f for each fdatasync(), a d for each write with RWF_DSYNC.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,8 +34,8 @@ int fdatasync(int fd)
 ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
 	ssize_t (*next)(int, const struct iovec *, int, off_t, int) =
-		(ssize_t (*)(int, const struct iovec *, int, off_t, int))dlsym(RTLD_NEXT,
-									       "pwritev2");
+		(ssize_t(*)(int, const struct iovec *, int, off_t, int))dlsym(RTLD_NEXT,
+									      "pwritev2");
 
 	if (flags & RWF_DSYNC)
 		note('d');
