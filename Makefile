@@ -175,6 +175,9 @@ bench: deps all build/tests/instructions ## Figures: driver, engine, instruction
 	$(call install,valgrind)
 	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
 
+model: deps ## Checks the queue code in every interleaving, and that faults in it are found (MODEL_ARGS=--short)
+	@/usr/bin/python3 tests/model/run.py $(MODEL_ARGS)
+
 SOURCES := $(shell git ls-files '*.c' '*.h')
 check: deps all .venv/installed ## Layout, static analysis, lint
 	$(call install,$(CHECK_DEPS))
@@ -201,7 +204,7 @@ help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 FORCE:
-.PHONY: all driver engine deps sweep-deps demo test vm-test vm-demo vm-sweep fresh-test bench check install clean help FORCE
+.PHONY: all driver engine deps sweep-deps demo test vm-test vm-demo vm-sweep fresh-test bench model check install clean help FORCE
 .DELETE_ON_ERROR:
 
 -include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)

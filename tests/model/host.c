@@ -63,11 +63,16 @@ static void store_doorbell(bool head, uint32_t value, bool release)
 	if (value >= (head ? w.cq_size : w.sq_size))
 		violated("doorbell", "%u is beyond the end of the queue", value);
 	*s = (struct store){ .head = head, .release = release, .value = (uint8_t)value };
+	s->clears = release ? UINT16_MAX : 0;
 	/* Where stores stay in order, all that were before are; else only a release waits. */
 	s->before = release || !config.weak ? w.dirty : 0;
 	w.buffered++;
 	if (head)
 		w.issued_head = (uint8_t)value;
+	else
+		check_room();
+	if (config.eager)
+		arrive(w.buffered - 1u);
 }
 
 static void store_entry(size_t at, size_t bytes)
@@ -257,6 +262,9 @@ uint32_t __tsan_atomic32_load(const volatile uint32_t *p, int order)
 void __tsan_atomic32_store(volatile uint32_t *p, uint32_t value, int order)
 {
 	settle();
+	/* The barrier of a controller that falls asleep may come before this store or after it. */
+	if (config.sleep && shared(p) < sizeof(image))
+		yield();
 	*p = value;
 	if (p >= image.doorbell + 2 * QID && p < image.doorbell + 2 * QID + 2)
 		store_doorbell((p - image.doorbell) & 1, value,
@@ -496,6 +504,9 @@ static void host_main(void)
 
 	switch (w.op) {
 	case OP_SUBMIT:
+		/* Named as the slot that it will most likely get: names are no choice then. */
+		if (w.qp->free_slot < config.depth && w.life[w.qp->free_slot] == FREE)
+			command = w.qp->free_slot;
 		while (command < config.depth && w.life[command] != FREE)
 			command++;
 		w.ret = (int8_t)submit(command);

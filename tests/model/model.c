@@ -150,15 +150,21 @@ static void tail_arrives(const struct store *s)
 				 (w.sq_head + i) % w.sq_size);
 }
 
-static void head_arrives(const struct store *s)
+/* BEFORE stores came before it and have not arrived. */
+static void head_arrives(const struct store *s, unsigned before)
 {
 	unsigned given = distance(w.head, s->value, w.cq_size);
 
 	if (!given || given > distance(w.head, w.cq_tail, w.cq_size))
 		violated("doorbell", "head %u after %u gives nothing back, or what is not there",
 			 s->value, w.head);
-	for (unsigned i = 0; i < given && config.weak && !s->release; i++)
-		w.loose |= (uint16_t)(1 << (w.head + i) % w.cq_size);
+	for (unsigned i = 0; i < given && config.weak && !s->release; i++) {
+		uint16_t bit = (uint16_t)(1 << (w.head + i) % w.cq_size);
+
+		w.loose |= bit;
+		for (unsigned j = 0; j < before; j++)
+			w.buffer[j].clears &= (uint16_t)~bit;
+	}
 	w.head = s->value;
 }
 
@@ -169,10 +175,9 @@ void arrive(unsigned index)
 	memmove(&w.buffer[index], &w.buffer[index + 1], (--w.buffered - index) * sizeof(*w.buffer));
 	memset(&w.buffer[w.buffered], 0, sizeof(*w.buffer));
 	w.dirty &= (uint8_t)~s.before;
-	if (s.release)
-		w.loose = 0;
+	w.loose &= (uint16_t)~s.clears;
 	if (s.head)
-		head_arrives(&s);
+		head_arrives(&s, index);
 	else
 		tail_arrives(&s);
 }
@@ -315,6 +320,26 @@ static void fall_asleep(void)
 
 /* --- what is checked when a function of the driver's has returned ----------------------------- */
 
+static unsigned slots_taken(void)
+{
+	unsigned taken = 0;
+
+	for (uint32_t cid = 0; w.qp && cid < w.qp->depth; cid++)
+		taken += w.qp->slots[cid].state != VROOM_SLOT_FREE;
+	return taken;
+}
+
+/* What vroom_poll() promises: the completion queue is never full for the controller. */
+void check_room(void)
+{
+	unsigned taken = slots_taken(), unrung;
+
+	unrung = w.qp ? distance(w.issued_head, w.qp->cq.head, w.cq_size) : 0;
+	if (taken + unrung > w.cq_size - 1u)
+		violated("cq room", "%u outstanding, %u not given back: %u entries are not enough",
+			 taken, unrung, w.cq_size);
+}
+
 static void check_split(const struct vroom_completion *done)
 {
 	bool aborted = false, whole = true, known = false;
@@ -387,14 +412,11 @@ static unsigned check_free(struct vroom_qpair *qp, uint32_t cid, unsigned count)
 static void check_idle(void)
 {
 	struct vroom_qpair *qp = w.qp;
-	unsigned free_slots, outstanding = 0, plain = 0, unrung;
+	unsigned free_slots, outstanding = slots_taken(), plain = 0;
 
-	for (uint32_t cid = 0; cid < qp->depth; cid++) {
-		if (qp->slots[cid].state == VROOM_SLOT_FREE)
-			continue;
-		outstanding++;
-		qp->slots[cid].next_free = 0;
-	}
+	for (uint32_t cid = 0; cid < qp->depth; cid++)
+		if (qp->slots[cid].state != VROOM_SLOT_FREE)
+			qp->slots[cid].next_free = 0;
 	for (unsigned command = 0; command < SPLIT; command++)
 		plain += w.life[command] != FREE;
 	free_slots = check_free(qp, qp->free_slot, 0);
@@ -406,11 +428,7 @@ static void check_idle(void)
 	    (w.splitting ? plain > outstanding : plain != outstanding))
 		violated("free slots", "%u free, %u taken, %u commands are outstanding", free_slots,
 			 outstanding, plain);
-	unrung = distance(w.issued_head, qp->cq.head, w.cq_size);
-	if (outstanding + unrung > w.cq_size - 1u)
-		violated("cq room",
-			 "%u outstanding, %u not given back: more than %u can be for a controller",
-			 outstanding, unrung, w.cq_size - 1u);
+	check_room();
 	/* Time is not looked at here. */
 	qp->rings_to_look = 1 << 20;
 	qp->look_ticks = UINT64_MAX;
@@ -424,15 +442,6 @@ static void check_submit(unsigned outstanding_before, bool blocked_before)
 		violated("submit", "it returned %d with %u outstanding", w.ret, outstanding_before);
 	if (w.op == OP_SPLIT && w.ret)
 		w.splitting = 0;
-}
-
-static unsigned slots_taken(void)
-{
-	unsigned taken = 0;
-
-	for (uint32_t cid = 0; w.qp && cid < w.qp->depth; cid++)
-		taken += w.qp->slots[cid].state != VROOM_SLOT_FREE;
-	return taken;
 }
 
 static void host(enum op op)
@@ -525,6 +534,7 @@ static bool *ends; /* nothing is outstanding, later: that can be reached without
 static struct edge {
 	uint32_t from, to;
 } * edges;
+static bool positions[SQ_MAX][CQ_MAX][2]; /* of the controller's in both queues, and its phase */
 static size_t edge_count, edge_room, taken_steps;
 
 struct saved {
@@ -534,12 +544,18 @@ struct saved {
 	char frame[];
 };
 
+/* Four chains of multiplications, so that a processor works on all of them at once. */
 static uint64_t hash_bytes(const void *data, size_t bytes, uint64_t h)
 {
+	uint64_t chain[4] = { h, h + 1, h + 2, h + 3 };
 	const uint64_t *p = data;
 
 	for (size_t i = 0; i < bytes / 8; i++) {
-		h = (h ^ p[i]) * UINT64_C(0x9fb21c651e98df25);
+		h = (chain[i & 3] ^ p[i]) * UINT64_C(0x9fb21c651e98df25);
+		chain[i & 3] = h ^ h >> 32;
+	}
+	for (size_t i = 0; i < 4; i++) {
+		h = (h ^ chain[i]) * UINT64_C(0x9fb21c651e98df25);
 		h ^= h >> 32;
 	}
 	return h;
@@ -569,6 +585,7 @@ static uint32_t lookup(uint32_t parent, unsigned step, bool *new)
 	ends[found] = !w.mid && !w.splitting && w.qp;
 	for (unsigned command = 0; command < SPLIT; command++)
 		ends[found] &= w.life[command] == FREE;
+	positions[w.sq_head][w.cq_tail][w.phase] = true;
 	table[at] = ++found;
 	return found - 1;
 }
@@ -703,7 +720,7 @@ static int search(void)
 	struct saved *first, *last, *s;
 	uint8_t steps[STEPS];
 	uint32_t number;
-	unsigned n;
+	unsigned n, at = 0;
 	bool new;
 
 	allocate();
@@ -741,21 +758,22 @@ static int search(void)
 		printf("VIOLATED progress: what is outstanding never ends (%u states)\n", found);
 		return 1;
 	}
-	printf("%s states=%u steps=%zu\n", first ? "INCOMPLETE" : "HOLDS", found, taken_steps);
+	for (size_t i = 0; i < sizeof(positions); i++)
+		at += ((bool *)positions)[i];
+	printf("%s states=%u steps=%zu positions=%u of %u\n", first ? "INCOMPLETE" : "HOLDS", found,
+	       taken_steps, at, 2u * w.sq_size * w.cq_size);
 	return first ? 3 : 0;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = { { "depth", 1, NULL, 'd' },
-						 { "entries", 1, NULL, 'e' },
-						 { "weak", 0, NULL, 'w' },
-						 { "aborts", 0, NULL, 'a' },
-						 { "split", 0, NULL, 's' },
-						 { "sleep", 0, NULL, 'z' },
-						 { "max", 1, NULL, 'm' },
-						 { "no-barrier", 0, NULL, 'n' },
-						 { 0 } };
+	static const struct option options[] = {
+		{ "depth", 1, NULL, 'd' }, { "entries", 1, NULL, 'e' },
+		{ "weak", 0, NULL, 'w' },  { "aborts", 0, NULL, 'a' },
+		{ "split", 0, NULL, 's' }, { "sleep", 0, NULL, 'z' },
+		{ "max", 1, NULL, 'm' },   { "no-barrier", 0, NULL, 'n' },
+		{ "eager", 0, NULL, 'g' }, { 0 }
+	};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
@@ -766,6 +784,7 @@ int main(int argc, char **argv)
 		case 'a': config.aborts = true; break;
 		case 's': config.split = true; break;
 		case 'z': config.sleep = true; break;
+		case 'g': config.eager = true; break;
 		case 'n': config.no_barrier = true; break;
 		case 'm': config.max_states = (uint32_t)atoi(optarg); break;
 		default: return 2;

@@ -27,6 +27,7 @@ struct config {
 	unsigned depth, entries; /* entries: CAP.MQES + 1, which bounds both queues */
 	bool weak;		 /* the memory model: ARM-like, else x86-TSO */
 	bool aborts, split, sleep, no_barrier;
+	bool eager; /* doorbell stores arrive at once */
 	uint32_t max_states;
 };
 
@@ -39,6 +40,7 @@ enum life { FREE, SUBMITTED, FETCHED, POSTED, TAKEN };
 struct store {
 	uint8_t head;	 /* of the completion queue, else the tail of the submission queue */
 	uint8_t release; /* with which order */
+	uint16_t clears; /* mask of completion queue slots whose loads it comes after */
 	uint8_t value;
 	uint8_t before; /* mask of submission queue slots whose stores it comes after */
 };
@@ -111,6 +113,8 @@ bool is_writable(unsigned slot);
 /* model.c: the doorbell store at INDEX arrives. */
 void arrive(unsigned index);
 void arrive_all(void);
+/* The controller is told of commands, or the host has returned: is there room for them? */
+void check_room(void);
 void describe_command(struct vroom_io *io, unsigned command);
 
 /* api.c, which is instrumented: the inline functions under test. */
