@@ -15,7 +15,8 @@
  *			it anew, in the same memory), submit a request that is split: in any order
  *	controller	fetches in order; completes in any order, with success or Abort Requested,
  *			as late as it likes; writes an entry's data and its last word in two steps;
- *			looks at doorbells whenever it likes; may sleep until it is kicked
+ *			looks at doorbells whenever it likes; with --sleep falls asleep until it
+ *			is kicked, in the steps in which the emulator does
  *	memory		a doorbell store of the host's arrives at any time later
  *
  * Two memory models. x86-TSO: stores arrive in order, loads are in order. Weak, as on ARM: a store
@@ -36,12 +37,28 @@
  *    of a host that was faster, which is explored as well. Likewise late loads: a doorbell store
  *    that loads may come after marks the slots that it gives back, and writing to these is a fault.
  *  - The host is left only at loads of completion queue entries that the controller could write to
- *    before the host does anything, and of needs_kick: nothing that others do has an influence on
- *    the steps in between, nor these on them, but for stores, which wait in the buffer anyway.
+ *    before the host does anything: nothing that others do has an influence on the steps in
+ *    between, nor these on them, but for stores, which wait in the buffer anyway. With --sleep also
+ *    at loads of needs_kick and before doorbell stores, for there is a barrier to come in between.
  *  - That the controller works with doorbells that it read long ago is no step of its own: the
  *    indices only grow, so that it does late what it could do early.
+ *  - A new command has the tag that goes with the slot at the head of the free list: to the driver
+ *    tags are names, and which is which makes no difference.
+ *  - With --eager, doorbell stores arrive at once: for queues whose states are too many otherwise.
+ *    The host reads nothing that shows whether one has arrived (but needs_kick, so not with
+ *    --sleep), and a controller that has seen it can still do all that it could before. Mutants are
+ *    judged with it and without, and are to be found both ways.
  *  - Words that have been read, or have lost their meaning, are overwritten with POISON. So states
  *    that differ only in rubbish are one, and who uses rubbish is found out.
+ *
+ * Checked: entries are fetched whole, once, and as submitted; none is stored to while it is the
+ * controller's; doorbells say something new and nothing wrong; no completion is written over one
+ * that was not read; the completion queue always has room for all that is outstanding; each tag
+ * comes back once, with the result and status that the controller gave to its command; submission
+ * fails when all slots are taken and only then; free slots are all in the list, once; nothing of a
+ * deleted queue is taken for something; and from every state what is outstanding can come to an end
+ * without another submission, which is how a lost command, doorbell or kick shows.
+ *
  * States are told apart by a 64-bit hash: with 10^7 of them a run misses one with a probability of
  * 3 in a million.
  *
@@ -128,8 +145,7 @@ static unsigned recognize(const uint64_t *entry)
 	return COMMANDS_MAX;
 }
 
-/* --- the host's stores arrive -------------------------------------------------------------------
- */
+/* --- the host's stores arrive ---------------------------------------------------------------- */
 
 static unsigned distance(unsigned from, unsigned to, unsigned size)
 {
