@@ -64,7 +64,7 @@ $(BUILD)/tests/unit/%.o: tests/unit/%.c
 	@mkdir -p $(@D)
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
-$(UNIT_TESTS): $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(UNIT_OBJECTS) $(BUILD)/libvroom.a
+$(UNIT_TESTS): $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(UNIT_OBJECTS) $(BUILD)/driver/emulator/size.o $(BUILD)/libvroom.a
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -lcmocka -o $@
 
 $(BUILD)/tests/%: tests/%.c $(BUILD)/libvroom.a

@@ -47,6 +47,7 @@ struct vroom_ctrlr {
 	struct vroom_dma_pool pool;
 	struct vroom_ctrlr *lender; /* whose pool it shares, or NULL */
 	struct vroom_admin admin;
+	struct vroom_qpair *first_qpair; /* of this process */
 	struct vroom_hmb hmb;
 	bool ready; /* enabled, so that CSTS.RDY is to be expected */
 	/* what the controller said */

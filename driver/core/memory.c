@@ -5,7 +5,8 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "core/ctrlr.h"
+#include "base/lock.h"
+#include "core/qpair.h"
 
 void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
 {
@@ -78,6 +79,11 @@ int vroom_dma_unregister(struct vroom_ctrlr *c, void *mem, size_t bytes)
 {
 	int ret = vroom_space_unmap(&c->space, mem, bytes);
 
+	vroom_lock(&c->shared->lock);
+	for (struct vroom_qpair *qp = c->first_qpair; qp && !ret; qp = qp->cold->next)
+		if (qp->window.base - (uintptr_t)mem < bytes)
+			vroom_qpair_forget_window(qp);
+	vroom_unlock(&c->shared->lock);
 	if (ret == -ENOENT)
 		return vroom_fail_on(c->name, ENOENT, "the memory was not registered so");
 	return ret;

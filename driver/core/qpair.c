@@ -200,9 +200,7 @@ static struct vroom_qpair *new_qpair(struct vroom_ctrlr *c, unsigned depth)
 	qp->cold = cold;
 	cold->eventfd = -1;
 	qp->page_mask = c->page_size - 1;
-	/* A window that no address is in, until there is one. */
-	qp->window.base = UINTPTR_MAX / 2;
-	qp->window.bytes = 2 * c->page_size;
+	vroom_qpair_forget_window(qp);
 	set_sizes(qp, depth);
 	return qp;
 }
@@ -242,6 +240,10 @@ int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair
 				      "all %u I/O queue pairs are in use; run fewer jobs on it",
 				      c->qpairs);
 	if (!ret) {
+		vroom_lock(&c->shared->lock);
+		qp->cold->next = c->first_qpair;
+		c->first_qpair = qp;
+		vroom_unlock(&c->shared->lock);
 		*out = qp;
 		return 0;
 	}
@@ -254,18 +256,24 @@ int vroom_qpair_create(struct vroom_ctrlr *c, unsigned depth, struct vroom_qpair
 
 void vroom_qpair_destroy(struct vroom_qpair *qp)
 {
+	struct vroom_qpair **at;
 	struct vroom_ctrlr *c;
 	int ret;
 
 	if (!qp)
 		return;
 	c = qp->ctrlr;
+	at = &c->first_qpair;
 	vroom_lock(&c->shared->lock);
 	ret = delete_queue_locked(c, NVME_ADMIN_DELETE_SQ, qp->qid);
 	if (!ret)
 		ret = delete_queue_locked(c, NVME_ADMIN_DELETE_CQ, qp->qid);
 	if (!ret)
 		c->shared->qpair_owner[qp->qid] = 0;
+	while (*at && *at != qp)
+		at = &(*at)->cold->next;
+	if (*at)
+		*at = qp->cold->next;
 	vroom_unlock(&c->shared->lock);
 	vroom_qpair_disconnect_interrupt(qp);
 	/* Memory that a failed controller may write to is kept back by the pool. */

@@ -52,6 +52,7 @@ struct vroom_slot_cold {
 };
 
 struct vroom_qpair_cold {
+	struct vroom_qpair *next;      /* of the controller's, in this process */
 	struct vroom_slot_cold *slots; /* by command identifier */
 	struct vroom_kick kicks[2];    /* of submission and completion queue */
 	struct vroom_holdoff holdoff;
@@ -63,6 +64,13 @@ struct vroom_qpair_cold {
 	size_t bounce_bytes; /* DMA memory that all slots keep for copies */
 	int eventfd;	     /* signalled by the completion queue's interrupt; -1: none */
 };
+
+/* Sets a window that no address is in, until one is found. */
+static inline void vroom_qpair_forget_window(struct vroom_qpair *qp)
+{
+	qp->window.base = UINTPTR_MAX / 2;
+	qp->window.bytes = 2 * qp->ctrlr->page_size;
+}
 
 /* Holds all free slots back: nothing is submitted, and each poll comes to vroom_poll_rest(). */
 void vroom_qpair_block(struct vroom_qpair *qp);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "emulator/size.h"
 #include "pci/names.h"
 #include "transport/address.h"
 #include "unit.h"

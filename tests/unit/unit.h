@@ -16,18 +16,6 @@
 #define SANITIZED 0
 #endif
 
-/*
- * A promise that is known not to be kept. The test is skipped with the reason, and fails as soon as
- * the promise is kept, so that this mark goes.
- */
-#define expected_failure(kept, why)                                        \
-	do {                                                               \
-		if (kept)                                                  \
-			fail_msg("is kept now; take the mark away: " why); \
-		print_message("# expected failure: " why "\n");            \
-		skip();                                                    \
-	} while (0)
-
 #define run(tests) cmocka_run_group_tests_name(__FILE__, tests, NULL, NULL)
 
 #endif
