@@ -9,7 +9,6 @@
  */
 #include <errno.h>
 #include <linux/membarrier.h>
-#include <linux/vfio.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -207,14 +206,14 @@ static int on_dma_unmap(struct server *s, const struct vfio_iommu_type1_dma_unma
 
 static int on_get_info(struct server *s)
 {
-	struct vfio_user_device_info info = {
-		.argsz = sizeof(info),
+	struct vfio_device_info info = {
+		.argsz = VFIO_USER_DEVICE_INFO_BYTES,
 		.flags = VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET,
 		.num_regions = VFIO_PCI_NUM_REGIONS,
 		.num_irqs = NR_IRQS,
 	};
 
-	return reply(s, &info, sizeof(info), NULL, 0, 0);
+	return reply(s, &info, VFIO_USER_DEVICE_INFO_BYTES, NULL, 0, 0);
 }
 
 static int on_region_info(struct server *s, const struct vfio_region_info *ask, size_t bytes)

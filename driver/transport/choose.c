@@ -24,30 +24,28 @@ static int refuse_bound(const struct vroom_address *addr, const struct vroom_dev
 int vroom_transport_choose(const struct vroom_address *addr, const char *wanted,
 			   const struct vroom_transport_ops **out)
 {
-	struct vroom_device d;
-	int ret;
+	bool on_bus = addr->kind == VROOM_ADDRESS_PCI;
+	struct vroom_device d = { 0 };
+	int ret = on_bus ? vroom_device_look(addr->path, &d) : 0;
 
-	*out = &vroom_transport_vfio_user;
-	if (addr->kind != VROOM_ADDRESS_PCI) {
-		if (wanted && strcmp(wanted, (*out)->name))
-			return vroom_fail_on(addr->text, EINVAL,
-					     "transport %s is for PCI functions", wanted);
-		return 0;
-	}
-	ret = vroom_device_look(addr->path, &d);
 	if (ret)
 		return ret;
-	if (!strcmp(d.driver, "vfio-pci"))
+	if (!on_bus)
+		*out = &vroom_transport_vfio_user;
+	else if (!strcmp(d.driver, "vfio-pci"))
 		*out = &vroom_transport_vfio;
 	else if (!d.driver[0] || !strcmp(d.driver, "uio_pci_generic"))
 		*out = &vroom_transport_pci;
 	else
 		return refuse_bound(addr, &d);
-	if (wanted && strcmp(wanted, (*out)->name))
-		return vroom_fail_on(addr->text, EINVAL,
-				     "transport %s was asked for, but the device is on %s; move it "
-				     "with: vroom bind --driver %s %s",
-				     wanted, d.driver[0] ? d.driver : "no driver",
-				     strcmp(wanted, "vfio") ? "none" : "vfio-pci", d.bdf);
-	return 0;
+	if (!wanted || !strcmp(wanted, (*out)->name))
+		return 0;
+	if (!on_bus)
+		return vroom_fail_on(addr->text, EINVAL, "transport %s is for PCI functions",
+				     wanted);
+	return vroom_fail_on(addr->text, EINVAL,
+			     "transport %s was asked for, but the device is on %s; move it with: "
+			     "vroom bind --driver %s %s",
+			     wanted, d.driver[0] ? d.driver : "no driver",
+			     strcmp(wanted, "vfio") ? "none" : "vfio-pci", d.bdf);
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The emulated controller as a process. It lives in a session of its own, so that Ctrl-C reaches
- * the program that does I/O and not the device under it, and it ends by itself when the last
- * process that holds the other end of its socket has closed it.
+ * The emulated controller as a process, in a session of its own, so that Ctrl-C reaches the program
+ * that does I/O and not the device under it. It ends by itself when all have closed its socket.
  *
  * It is nobody's child: a program that waits for its children must neither wait for it nor get
  * its status. A process in the middle starts it and ends; that one's end sends no signal and is
- * seen by who asks with __WCLONE only. Neither is made with fork(), which would run the program's
- * handlers (pthread_atfork): they expect a fork of the program.
+ * seen by who asks with __WCLONE only. Both are raw clones: fork() would run the program's handlers
+ * (pthread_atfork), which expect a fork of the program.
  */
 #include "transport/emulated.h"
 
@@ -82,79 +81,69 @@ static int find_command(char *command)
 			  VROOM_BINDIR);
 }
 
-/* Room for what an address may hold: none of its options takes more than twice its length. */
-struct arguments {
-	char *argv[PATH_MAX / 2 + 8];
+/*
+ * The command and its arguments. There is room for what an address may hold: none of its options
+ * takes more than twice its length.
+ */
+struct start {
+	char command[COMMAND_MAX];
+	char *argv[PATH_MAX / 2 + 8], text[4 * PATH_MAX], *end;
 	unsigned count;
-	char text[4 * PATH_MAX], *end;
+	int socket, report; /* the controller's descriptors */
 };
 
-static void add(struct arguments *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct arguments *a, const char *format, ...)
+static void add(struct start *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct start *s, const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	a->argv[a->count++] = a->end;
-	a->end += vsprintf(a->end, format, args) + 1;
-	a->argv[a->count] = NULL;
+	s->argv[s->count++] = s->end;
+	s->end += vsprintf(s->end, format, args) + 1;
 	va_end(args);
 }
 
-/* The command's arguments. It gets its socket as descriptor 3 and its report as 4. */
-static void build_arguments(struct arguments *a, const struct vroom_address *addr,
-			    uint64_t file_bytes)
+static void build_arguments(struct start *s, const struct vroom_address *addr, uint64_t file_bytes)
 {
-	static const struct {
-		const char *name;
-		uint64_t bytes;
-	} kinds[] = {
-		[VROOM_ADDRESS_FILE] = { "file=", 0 },
-		[VROOM_ADDRESS_MEMORY] = { "mem", 1ull << 30 },
-		[VROOM_ADDRESS_NULL] = { "null", 1ull << 40 },
-	};
-	const char *path = addr->kind == VROOM_ADDRESS_FILE ? addr->path : "";
-	char options[PATH_MAX], of_namespace[PATH_MAX + 1], *end = of_namespace, *state;
+	bool file = addr->kind == VROOM_ADDRESS_FILE;
+	char options[PATH_MAX], of_namespace[PATH_MAX + 1] = "", *end = of_namespace, *state;
 
-	a->count = 0;
-	a->end = a->text;
-	*end = '\0';
-	add(a, "vroom");
-	add(a, "emulate");
-	add(a, "--fd=3");
-	add(a, "--report-fd=4");
-	add(a, "--extend=%llu",
-	    (unsigned long long)(file_bytes ? file_bytes : kinds[addr->kind].bytes));
+	if (!file_bytes && !file)
+		file_bytes = addr->kind == VROOM_ADDRESS_MEMORY ? 1ull << 30 : 1ull << 40;
+	add(s, "vroom");
+	add(s, "emulate");
+	add(s, "--fd=%d", s->socket);
+	add(s, "--report-fd=%d", s->report);
+	add(s, "--extend=%llu", (unsigned long long)file_bytes);
 	memcpy(options, addr->options, sizeof(options));
 	for (char *o = strtok_r(options, ",", &state); o; o = strtok_r(NULL, ",", &state))
 		if (!strncmp(o, "lba=", 4) || !strncmp(o, "size=", 5))
 			end += sprintf(end, ",%s", o);
 		else
-			add(a, "--%s", o);
-	add(a, "--ns=%s%s%s", kinds[addr->kind].name, path, of_namespace);
+			add(s, "--%s", o);
+	/* file=PATH, mem, null */
+	add(s, "--ns=%s%s%s", file ? "file=" : "", addr->path + (file ? 0 : strlen("emu-")),
+	    of_namespace);
 }
 
 /* From here to exec nothing that needs a lock: another thread may have held it. */
-static void run_controller(const char *command, char **argv, int socket, int report)
+static void run_controller(const struct start *s)
 {
 	sigset_t none;
 
 	setsid();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	/* Move both out of the way of 3 and 4 first; dup2() clears close-on-exec. */
-	socket = fcntl(socket, F_DUPFD, 10);
-	report = fcntl(report, F_DUPFD, 10);
-	if (socket < 0 || report < 0 || dup2(socket, 3) < 0 || dup2(report, 4) < 0)
-		_exit(127);
-	close_range(5, ~0u, 0);
-	execv(command, argv);
-	dprintf(4, "cannot run %s: %s\n", command, strerrordesc_np(errno));
+	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+	fcntl(s->socket, F_SETFD, 0);
+	fcntl(s->report, F_SETFD, 0);
+	execv(s->command, s->argv);
+	dprintf(s->report, "cannot run %s: %s\n", s->command, strerrordesc_np(errno));
 	_exit(127);
 }
 
 /* Says on the controller's socket who was born: its pid, or a negative errno, and its pidfd. */
-static void run_middle(const char *command, char **argv, int socket, int report)
+static void run_middle(const struct start *s)
 {
 	struct vfio_user_header header = { .msg_size = sizeof(header) + sizeof(pid_t) };
 	int pidfd;
@@ -162,15 +151,14 @@ static void run_middle(const char *command, char **argv, int socket, int report)
 	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
 
 	if (pid == 0)
-		run_controller(command, argv, socket, report);
+		run_controller(s);
 	if (pid < 0)
 		pid = -errno;
-	_exit(vfio_user_send(socket, &header, &pid, &pidfd, pid > 0, 0) != 0);
+	_exit(vfio_user_send(s->socket, &header, &pid, &pidfd, pid > 0, 0) != 0);
 }
 
-/* Starts the controller on the second one of PAIR, and learns from the first one who it is. */
-static int give_birth(const char *command, char **argv, const int *pair, int report,
-		      struct vroom_emulated *out)
+/* Starts the controller, and learns from SOCKET, the other end of its own, who it is. */
+static int give_birth(const struct start *s, int socket, struct vroom_emulated *out)
 {
 	struct vfio_user_inbox in = { 0 };
 	sigset_t all, before;
@@ -182,41 +170,41 @@ static int give_birth(const char *command, char **argv, const int *pair, int rep
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	middle = (pid_t)syscall(SYS_clone, 0, NULL, NULL, NULL, NULL);
 	if (middle == 0)
-		run_middle(command, argv, pair[1], report);
+		run_middle(s);
 	ret = middle < 0 ? -errno : waitpid(middle, NULL, __WCLONE);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (ret < 0)
 		return ret;
-	if (vfio_user_receive(pair[0], &in) != 1)
+	if (vfio_user_receive(socket, &in) != 1)
 		return -EAGAIN; /* killed */
 	memcpy(&pid, in.bytes + sizeof(in.header), sizeof(pid));
 	if (pid < 0)
 		return pid;
-	*out = (struct vroom_emulated){ .pid = pid, .pidfd = in.fds[0], .report_fd = report };
+	*out = (struct vroom_emulated){ .pid = pid, .pidfd = in.fds[0], .report_fd = s->report };
 	return 0;
 }
 
 int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
 			 struct vroom_emulated *out)
 {
-	char command[COMMAND_MAX];
-	struct arguments args;
-	int pair[2] = { -1, -1 }, report;
-	int ret = find_command(command);
+	int pair[2] = { -1, -1 };
+	struct start s = { .end = s.text };
+	int ret = find_command(s.command);
 
 	if (ret)
 		return ret;
-	build_arguments(&args, addr, file_bytes);
-	report = memfd_create("vroom-report", MFD_CLOEXEC);
-	if (report < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+	s.report = memfd_create("vroom-report", MFD_CLOEXEC);
+	if (s.report < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
 		ret = -errno;
-	else
-		ret = give_birth(command, args.argv, pair, report, out);
+	s.socket = pair[1];
+	build_arguments(&s, addr, file_bytes);
+	if (!ret)
+		ret = give_birth(&s, pair[0], out);
 	close(pair[1]);
 	if (!ret)
 		return pair[0];
 	close(pair[0]);
-	close(report);
+	close(s.report);
 	return vroom_fail_on(addr->text, -ret, "cannot start the emulated controller: %s",
 			     strerror(-ret));
 }

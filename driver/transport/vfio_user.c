@@ -4,16 +4,14 @@
  * served on a UNIX socket. When the address is a file, emu-mem or emu-null, the server is
  * our own emulated controller, started here and ended with the last user of the socket.
  *
- * Forked processes share socket and inbox, and exchange one message and its reply at a time. One
- * that dies in between leaves a reply behind, or a part of one: the next takes the rest, and skips
- * replies that are not its own. Only a death inside the system call that takes a part of a message
- * ends the connection.
+ * Forked processes share socket and inbox. One that dies in an exchange leaves a reply behind, or a
+ * part of one: the next takes the rest, and skips what is not its own. Only a death inside the
+ * system call that takes a part of a message ends the connection.
  */
 #include <errno.h>
 #include <json-c/json.h>
 #include <linux/membarrier.h>
 #include <linux/pci_regs.h>
-#include <linux/vfio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -58,7 +56,7 @@ struct message {
 	void *reply;
 	size_t reply_bytes;
 	const int *fd;	     /* sent along; NULL: none */
-	int *reply_fd;	     /* gets a descriptor, the caller's to close, or -1; NULL: not wanted */
+	int *reply_fd;	     /* gets a descriptor, the caller's to close, if there is one */
 	unsigned timeout_ms; /* 0: the transport's */
 };
 
@@ -85,9 +83,8 @@ static int gone(const struct vfio_user *v)
 }
 
 /*
- * Waits for the reply to the last message. What else arrives is dropped: replies that a dead
- * process did not fetch, and commands of the server, which a client without guest memory of its
- * own has nothing to say to. -EAGAIN: it is DEADLINE.
+ * Waits for the reply to the last message; -EAGAIN: in vain. What else arrives is dropped: replies
+ * that a dead process did not fetch, and commands of the server, which has nothing to ask.
  */
 static int receive_reply(struct vfio_user *v, uint64_t deadline)
 {
@@ -178,8 +175,6 @@ static int exchange(struct vfio_user *v, const struct message *m)
 {
 	int ret;
 
-	if (m->reply_fd)
-		*m->reply_fd = -1;
 	vroom_lock(&v->lock);
 	ret = exchange_locked(v, m);
 	vfio_user_drop_fds(&v->in); /* but not the part of a message: the rest may come */
@@ -196,14 +191,17 @@ static int ask(struct vfio_user *v, uint16_t command, const void *payload, size_
 	return exchange(v, &m);
 }
 
+/* What answers a read, and what a write is. */
+struct region_data {
+	struct vfio_user_region_access at;
+	char value[8];
+};
+
 static int vfio_user_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
 			  unsigned timeout_ms)
 {
 	struct vfio_user_region_access at = { offset, VFIO_PCI_BAR0_REGION_INDEX, width };
-	struct {
-		struct vfio_user_region_access at;
-		char value[8];
-	} in;
+	struct region_data in;
 	struct message m = { VFIO_USER_REGION_READ,   &at, sizeof(at), &in, sizeof(at) + width,
 			     .timeout_ms = timeout_ms };
 	int ret = exchange((struct vfio_user *)t, &m);
@@ -213,28 +211,22 @@ static int vfio_user_read(struct vroom_transport *t, uint32_t offset, void *valu
 	return ret;
 }
 
-static int region_write(struct vfio_user *v, uint32_t region, uint64_t offset, const void *value,
-			unsigned width)
-{
-	struct {
-		struct vfio_user_region_access at;
-		char value[8];
-	} out = { .at = { offset, region, width } };
-
-	memcpy(out.value, value, width);
-	return ask(v, VFIO_USER_REGION_WRITE, &out, sizeof(out.at) + width, NULL, 0);
-}
-
 static int vfio_user_write(struct vroom_transport *t, uint32_t offset, const void *value,
 			   unsigned width)
 {
-	return region_write((struct vfio_user *)t, VFIO_PCI_BAR0_REGION_INDEX, offset, value,
-			    width);
+	struct region_data out = { .at = { offset, VFIO_PCI_BAR0_REGION_INDEX, width } };
+
+	memcpy(out.value, value, width);
+	return ask((struct vfio_user *)t, VFIO_USER_REGION_WRITE, &out, sizeof(out.at) + width,
+		   NULL, 0);
 }
 
 static int config_write(struct vfio_user *v, unsigned offset, uint16_t value)
 {
-	return region_write(v, VFIO_PCI_CONFIG_REGION_INDEX, offset, &value, sizeof(value));
+	struct region_data out = { .at = { offset, VFIO_PCI_CONFIG_REGION_INDEX, 2 } };
+
+	memcpy(out.value, &value, 2);
+	return ask(v, VFIO_USER_REGION_WRITE, &out, sizeof(out.at) + 2, NULL, 0);
 }
 
 static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_map *dma)
@@ -284,13 +276,9 @@ static int vfio_user_reset(struct vroom_transport *t)
 
 static int vfio_user_set_irq(struct vroom_transport *t, unsigned vector, int fd)
 {
-	struct vfio_irq_set set = {
-		.argsz = sizeof(set),
-		.flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
-		.index = VFIO_PCI_MSIX_IRQ_INDEX,
-		.start = vector,
-		.count = 1,
-	};
+	struct vfio_irq_set set = { sizeof(set),
+				    VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
+				    VFIO_PCI_MSIX_IRQ_INDEX, vector, .count = 1 };
 	struct message m = { VFIO_USER_DEVICE_SET_IRQS, &set, sizeof(set),
 			     .fd = fd >= 0 ? &fd : NULL };
 
@@ -450,11 +438,11 @@ static int map_doorbells(struct vfio_user *v, const struct vfio_region_info *inf
 
 static int map_bar0(struct vfio_user *v)
 {
-	struct vfio_region_info ask_for = { .argsz = VFIO_USER_MAX_MESSAGE - sizeof(v->in.header),
+	struct vfio_region_info ask_for = { .argsz = VFIO_USER_MAX_PAYLOAD,
 					    .index = VFIO_PCI_BAR0_REGION_INDEX };
 	const struct vfio_region_info *info = last_reply(v);
 	struct vfio_region_sparse_mmap_area area;
-	int fd;
+	int fd = -1;
 	struct message m = { VFIO_USER_DEVICE_GET_REGION_INFO,
 			     &ask_for,
 			     sizeof(ask_for),
@@ -482,10 +470,8 @@ static int map_bar0(struct vfio_user *v)
  */
 static int setup_wake(struct vfio_user *v)
 {
-	struct vfio_user_region_io_fds io = {
-		.argsz = sizeof(io) + VFIO_USER_MAX_FDS * sizeof(struct vfio_user_ioeventfd),
-		.index = VFIO_PCI_BAR0_REGION_INDEX
-	};
+	struct vfio_user_region_io_fds io = { .argsz = VFIO_USER_MAX_PAYLOAD,
+					      .index = VFIO_PCI_BAR0_REGION_INDEX };
 	struct message m = { VFIO_USER_DEVICE_GET_REGION_IO_FDS, &io, sizeof(io),
 			     .reply_fd = &v->wake_fd };
 	uint64_t at = v->sleep_word - NVME_REG_DOORBELLS;
@@ -504,18 +490,15 @@ static int setup_wake(struct vfio_user *v)
 /* Where the MSI-X capability is in configuration space, or 0. */
 static unsigned find_msix(const uint8_t *config)
 {
-	unsigned next = PCI_CAPABILITY_LIST, at;
+	unsigned at = PCI_CAPABILITY_LIST - PCI_CAP_LIST_NEXT; /* as if the head were one */
+	unsigned left = CONFIG_BYTES / 4;		       /* the list may be a ring */
 
 	if (!(config[PCI_STATUS] & PCI_STATUS_CAP_LIST))
 		return 0;
-	/* No more than fit: the list may be a ring. */
-	for (unsigned left = CONFIG_BYTES / 4; left; left--) {
-		at = config[next] & 0xfc; /* the two low bits are reserved */
-		if (!at || config[at + PCI_CAP_LIST_ID] == PCI_CAP_ID_MSIX)
-			return at;
-		next = at + PCI_CAP_LIST_NEXT;
-	}
-	return 0;
+	do {
+		at = config[at + PCI_CAP_LIST_NEXT] & 0xfc;
+	} while (at && config[at] != PCI_CAP_ID_MSIX && --left);
+	return left ? at : 0;
 }
 
 /*
@@ -548,11 +531,11 @@ static int setup_msix(struct vfio_user *v, const uint8_t *config, bool wanted)
 
 static int setup_function(struct vfio_user *v, bool interrupts)
 {
-	struct vfio_user_device_info info = { .argsz = sizeof(info) };
+	struct vfio_device_info info = { .argsz = VFIO_USER_DEVICE_INFO_BYTES };
 	struct vfio_user_region_access at = { 0, VFIO_PCI_CONFIG_REGION_INDEX, CONFIG_BYTES };
 	uint8_t config[CONFIG_BYTES];
 	uint32_t class;
-	int ret = ask(v, VFIO_USER_DEVICE_GET_INFO, &info, sizeof(info), &info, sizeof(info));
+	int ret = ask(v, VFIO_USER_DEVICE_GET_INFO, &info, info.argsz, &info, info.argsz);
 
 	if (ret)
 		return ret;

@@ -8,10 +8,16 @@
 
 #include "base/size.h"
 
+/* What goes with a message or comes with it. */
+struct control {
+	struct cmsghdr header;
+	int fds[VFIO_USER_MAX_FDS];
+};
+
 int vfio_user_send(int socket, const struct vfio_user_header *header, const void *payload,
 		   const int *fds, unsigned nr_fds, int flags)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)] = { 0 };
+	struct control control = { { CMSG_LEN(sizeof(int) * nr_fds), SOL_SOCKET, SCM_RIGHTS } };
 	struct iovec iov[2] = {
 		{ (void *)(uintptr_t)header, sizeof(*header) },
 		{ (void *)(uintptr_t)payload, header->msg_size - sizeof(*header) },
@@ -20,14 +26,9 @@ int vfio_user_send(int socket, const struct vfio_user_header *header, const void
 	ssize_t n;
 
 	if (nr_fds) {
-		struct cmsghdr *c = (struct cmsghdr *)control;
-
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int) * nr_fds);
-		memcpy(CMSG_DATA(c), fds, sizeof(int) * nr_fds);
-		msg.msg_control = control;
-		msg.msg_controllen = c->cmsg_len;
+		memcpy(control.fds, fds, sizeof(int) * nr_fds);
+		msg.msg_control = &control;
+		msg.msg_controllen = control.header.cmsg_len;
 	}
 	n = sendmsg(socket, &msg, flags | MSG_NOSIGNAL);
 	if (n < 0)
@@ -48,20 +49,21 @@ ssize_t vfio_user_peek(int socket, void *buffer, size_t size)
 /* BYTES that are there, and descriptors: the kernel closes those that a message may not carry. */
 static void take(int socket, struct vfio_user_inbox *in, size_t bytes)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(in->fds))];
+	struct control control = { .header = { 0 } };
 	struct iovec iov = { in->bytes + in->received, bytes };
 	struct msghdr msg = {
 		.msg_iov = &iov,
 		.msg_iovlen = 1,
-		.msg_control = control,
+		.msg_control = &control,
 		.msg_controllen = CMSG_LEN(sizeof(int) * (VFIO_USER_MAX_FDS - in->nr_fds)),
 	};
 	ssize_t n = recvmsg(socket, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
 
-	if (c && c->cmsg_type == SCM_RIGHTS) {
-		memcpy(in->fds + in->nr_fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
-		in->nr_fds += (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	if (control.header.cmsg_type == SCM_RIGHTS) {
+		size_t fds_bytes = control.header.cmsg_len - sizeof(control.header);
+
+		memcpy(in->fds + in->nr_fds, control.fds, fds_bytes);
+		in->nr_fds += fds_bytes / sizeof(int);
 	}
 	in->received += (size_t)VROOM_MAX(n, 0);
 }

@@ -6,6 +6,7 @@
 #ifndef VROOM_VFIO_USER_WIRE_H
 #define VROOM_VFIO_USER_WIRE_H
 
+#include <linux/vfio.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,6 +45,7 @@ _Static_assert(sizeof(struct vfio_user_header) == 16, "vfio-user header");
 
 /* Larger messages than this are refused: both sides move data by DMA, not by message. */
 #define VFIO_USER_MAX_MESSAGE 8192
+#define VFIO_USER_MAX_PAYLOAD (VFIO_USER_MAX_MESSAGE - sizeof(struct vfio_user_header))
 #define VFIO_USER_MAX_FDS     8
 
 struct vfio_user_version {
@@ -52,12 +54,8 @@ struct vfio_user_version {
 	char json[1020]; /* capabilities; as much is sent as there is, with the NUL */
 };
 
-struct vfio_user_device_info {
-	uint32_t argsz;
-	uint32_t flags; /* VFIO_DEVICE_FLAGS_* */
-	uint32_t num_regions;
-	uint32_t num_irqs;
-};
+/* As much of struct vfio_device_info as goes over the wire. */
+#define VFIO_USER_DEVICE_INFO_BYTES offsetof(struct vfio_device_info, cap_offset)
 
 /* DMA_MAP has struct vfio_iommu_type1_dma_map, in which vaddr is an offset into the descriptor. */
 
@@ -96,13 +94,13 @@ struct vfio_user_region_io_fds {
 #define VFIO_USER_SLEEP_WORD "/capabilities/vroom/sleep_word"
 
 /*
- * Sends HEADER, the PAYLOAD that its msg_size tells of, and NR_FDS descriptors. FLAGS as
- * sendmsg()'s. 0; -EAGAIN: nothing was sent, with MSG_DONTWAIT; else the connection is lost.
+ * Sends HEADER, the PAYLOAD that its msg_size tells of, and descriptors. FLAGS as sendmsg()'s.
+ * -EAGAIN: nothing was sent, with MSG_DONTWAIT; else, if not 0, the connection is lost.
  */
 int vfio_user_send(int socket, const struct vfio_user_header *header, const void *payload,
 		   const int *fds, unsigned nr_fds, int flags);
 
-/* A look, without waiting, at SIZE bytes at most: how many, 0: none, else: the connection is lost.
+/* Without waiting, a look at SIZE bytes or fewer: how many; 0: none; else the connection is lost.
  */
 ssize_t vfio_user_peek(int socket, void *buffer, size_t size);
 
