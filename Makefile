@@ -200,6 +200,9 @@ bench: deps all build/tests/instructions build/tests/roundtrip ## Figures: drive
 	$(call install,valgrind)
 	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
 
+model: deps ## Checks the queue code in every interleaving, and that faults in it are found (MODEL_ARGS=--short)
+	@/usr/bin/python3 tests/model/run.py $(MODEL_ARGS)
+
 SOURCES := $(shell git ls-files '*.c' '*.h')
 check: deps all .venv/installed ## Layers, layout, static analysis, lint
 	$(call install,$(CHECK_DEPS))
@@ -228,7 +231,7 @@ help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 FORCE:
-.PHONY: all driver engine deps sweep-deps demo unit-programs unit quick test vm-test vm-demo vm-sweep fresh-test bench check install clean help FORCE
+.PHONY: all driver engine deps sweep-deps demo unit-programs unit quick test vm-test vm-demo vm-sweep fresh-test bench model check install clean help FORCE
 .DELETE_ON_ERROR:
 
 -include $(UNIT_TESTS:=.d) $(UNIT_OBJECTS:.o=.d) $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)

@@ -50,6 +50,11 @@ def test_dead_controller_is_noticed_by_who_polls_seldom(program, controller):
     assert int(error) == ENODEV and float(seconds) < 6 and "closed the connection" in line
 
 
+def test_sleeping_for_completions_survives_signals(program):
+    """It takes as long as asked, and a deadline is told, however often poll() is interrupted."""
+    good(run(program("waits"), "emu-null,fault=drop@1", **ENVIRONMENT))
+
+
 @pytest.mark.parametrize("kind", ["flush", "zeroes", "deallocate"])
 def test_commands_for_a_whole_drive_may_take_longer(program, controller, kind):
     served = controller("--ns", "mem=1M")

@@ -72,8 +72,8 @@ def test_sizes_that_no_machine_has_are_refused(program):
 
 
 def test_allocations_survive_kills_of_others(program):
-    """Processes that allocate and free are killed at any instruction, hundreds of times."""
-    assert int(good(run(program("killed"), "emu-null", 3, **environment())).out) > 50
+    """Processes that allocate and free are killed at any instruction, a few hundred times."""
+    assert int(good(run(program("killed"), "emu-null", 300, **environment())).out) >= 30
 
 
 def test_memory_of_dead_workers_comes_back(program, controller):
@@ -139,10 +139,13 @@ def test_large_command_at_depth_one_by_messages(entries):
 
 
 def test_perf_says_when_it_cannot_submit():
-    """No figures, one line: the lists of 5000 commands do not fit in what may be mapped."""
-    limit = 640 * MIB
-    result = run("prlimit", f"--as={limit}", VROOM, "perf", "emu-null,size=1G", "-q", "5000", "-o",
-                 "64k", "-t", "0.3", timeout=20)  # fmt: skip
-    assert result.status != 0 and len(result.err.splitlines()) == 1, result.text
-    assert "memory" in result.err and "emu-null" in result.err
-    assert "IOPS" not in result.out
+    """One line and no figures, with ever more memory that it may map: too little for the buffers at
+    first, then too little for the lists of so many commands, which it finds out as it submits."""
+    for limit in range(340, 1000, 8):
+        result = run("prlimit", f"--as={limit * MIB}", VROOM, "perf", "emu-null,size=1G", "-q",
+                     "5000", "-o", "64k", "-t", "0.1", timeout=20)  # fmt: skip
+        assert result.status != 0 and "IOPS" not in result.out, result.text
+        assert len(result.err.splitlines()) == 1, result.text
+        if "no DMA memory for a transfer" in result.err:
+            return
+    pytest.fail("submission did not fail")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * killed ADDRESS SECONDS: processes that take and give back DMA memory are killed at any
+ * killed ADDRESS KILLS: processes that take and give back DMA memory are killed at any
  * instruction, over and over. Each page that this process has bears its number; nobody else may
  * write there, and what it takes in between may not be a part of it. Prints how many were killed.
  *
@@ -47,8 +47,8 @@ static void work(struct vroom_ctrlr *c)
 int main(int argc, char **argv)
 {
 	struct vroom_ctrlr *c = open_ctrlr(argv[1], 0);
-	double end = seconds() + atof(argv[argc - 1]);
-	unsigned kills = 0, seed = 1;
+	double end = seconds() + 15;
+	unsigned kills = 0, enough = (unsigned)atoi(argv[argc - 1]), seed = 1;
 	pid_t workers[WORKERS];
 	static void *hole[HOLE];
 	void *large;
@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 		take(c, i, 0);
 	for (unsigned i = 0; i < HOLE; i++)
 		vroom_dma_free(c, hole[i]);
-	while (seconds() < end && kills < HOLE - 2 * WORKERS) {
+	while (seconds() < end && kills < enough) {
 		for (unsigned i = 0; i < WORKERS; i++) {
 			workers[i] = fork();
 			if (!workers[i])
