@@ -16,7 +16,7 @@
 #include "rig.h"
 
 /* Instructions of which one is killed at; a sanitizer's are many more. */
-#define SPARSE(n) (SANITIZED ? 40 * (n) : (n))
+#define SPARSE(n) (SANITIZED ? 150 * (n) : (n))
 
 struct shared {
 	void *volatile mem;
