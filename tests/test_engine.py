@@ -36,6 +36,7 @@ VERIFY = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("writer, reader", [("vroom", "psync"), ("psync", "vroom")])
 def test_written_here_verified_there(tmp_path, writer, reader):
     engines = {"vroom": ENGINE, "psync": "psync"}
@@ -60,10 +61,12 @@ def verified(result) -> bool:
     return not damage and not any(job["error"] for job in result.jobs)
 
 
+@pytest.mark.quick
 def test_verify_through_vroom_alone(tmp_path):
     good(fio(filename=tmp_path / "disk", **{**VERIFY, "size": "8M", "offset_increment": "8M"}))
 
 
+@pytest.mark.quick
 def test_reads_what_the_file_holds(disk, tmp_path):
     """Reads everything with an engine that stores nothing; the checksum is in the data."""
     before = sha(disk)

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "base/size.h"
 #include "emulator/emulator.h"
+#include "emulator/size.h"
 
 enum {
 	OPT_SOCKET = 256,

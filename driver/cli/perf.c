@@ -15,7 +15,7 @@
 
 #include "cli/cli.h"
 #include "base/clock.h"
-#include "base/size.h"
+#include "emulator/size.h"
 #include "vroom.h"
 
 #define BATCH 64
