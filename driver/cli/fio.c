@@ -194,9 +194,9 @@ static bool build_arguments(int argc, char **argv, char **args)
 	for (int i = 1; i < argc; i++) {
 		bool engine = !strncmp(argv[i], "--ioengine=", 11);
 		bool apart = !strcmp(argv[i], "--ioengine") && i + 1 < argc;
-		const char *name = engine ? argv[i] + 11 : apart ? argv[i + 1] : NULL;
+		const char *name = apart ? argv[i + 1] : engine ? argv[i] + 11 : "";
 
-		if (name && !LISTED(name, strlen(name), kept_engines)) {
+		if ((engine || apart) && !LISTED(name, strlen(name), kept_engines)) {
 			i += apart;
 			continue;
 		}
