@@ -146,7 +146,7 @@ def configurations(short: bool) -> list[str]:
     full += [f"--depth 2 --entries {entries} --split" for entries in (3, 4)]
     full += [f"--depth 2 --entries {entries} --sleep" for entries in (3, 4, 6)]
     full += [f"--depth 3 --entries {entries}" for entries in (4, 6)]
-    full += ["--depth 2 --entries 16 --split --eager", "--depth 3 --entries 4 --split --eager"]
+    full += ["--depth 2 --entries 6 --split --eager", "--depth 3 --entries 4 --split --eager"]
     full += [f"--depth 3 --entries {entries} --eager --aborts" for entries in (4, 5, 6, 8, 16)]
     full += [f"--depth 4 --entries {entries} --eager" for entries in (5, 6)]
     return full
