@@ -110,10 +110,9 @@ class FakeServer:
         if command == REGION_READ:
             offset, region, count = struct.unpack_from("<QII", payload)
             value = bytes(count)
-            if region == 7 and offset != 8:
+            if region == 7:
+                self.config[8:12] = struct.pack("<I", self.class_code << 8)
                 value = bytes(self.config[offset : offset + count])
-            elif region == 7:
-                value = struct.pack("<I", self.class_code << 8)
             elif region == 0 and offset in self.registers:
                 value = self.registers[offset][:count]
             return payload[:16] + value

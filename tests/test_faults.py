@@ -174,6 +174,19 @@ def test_faults_in_mid_job(disk, fault, mode):
     assert 1 <= len(result.vroom_lines) <= mode.get("numjobs", 1)
 
 
+@pytest.mark.parametrize("number, command, seconds, option", [
+    (4, "flush", 2, "flush_timeout="), (5, "write of 8 blocks", 1, "io_timeout="),
+])  # fmt: skip
+def test_flushes_have_a_deadline_of_their_own(disk, number, command, seconds, option):
+    """Every second command is a flush; one of either kind is dropped. The line names the option."""
+    start = time.monotonic()
+    result = fio(filename=f"{disk},fault=drop@{number}", rw="write", bs="4k", iodepth=1, fsync=1,
+                 size="1M", io_timeout=1, flush_timeout=2)  # fmt: skip
+    assert result.status != 0 and seconds <= time.monotonic() - start < seconds + 8
+    [line] = result.vroom_lines
+    assert command in line and f"deadline of {seconds}000 ms" in line and f"({option})" in line
+
+
 def test_perf_reports_a_lost_command():
     result = vroom("perf", "emu-null,fault=drop@100000", "-t", "40", "-T", "1")
     assert result.status != 0

@@ -8,7 +8,6 @@
  * the doorbells are looked at every few milliseconds while idle.
  */
 #include <errno.h>
-#include <json-c/json.h>
 #include <linux/membarrier.h>
 #include <linux/vfio.h>
 #include <poll.h>
@@ -165,56 +164,42 @@ static int reply_error(struct server *s, int err)
 
 static int on_version(struct server *s, const struct vfio_user_version *v, size_t bytes)
 {
-	struct json_object *root = json_object_new_object(), *caps = json_object_new_object(),
-			   *ours = json_object_new_object();
-	union {
-		struct vfio_user_version version;
-		char bytes[1024];
-	} out = { .version = { VFIO_USER_MAJOR, VFIO_USER_MINOR } };
-	const char *text;
-	int ret;
+	const size_t head = offsetof(struct vfio_user_version, json);
+	struct vfio_user_version out = { .major = VFIO_USER_MAJOR };
+	char ours[64] = "";
 
-	json_object_object_add(caps, "max_msg_fds", json_object_new_int(VFIO_USER_MAX_FDS));
-	json_object_object_add(caps, "max_data_xfer_size", json_object_new_int(4096));
-	if (s->e.opts.mmap) {
-		json_object_object_add(ours, VFIO_USER_CAP_SLEEP_WORD,
-				       json_object_new_int64((int64_t)s->e.sleep_word_offset));
-		json_object_object_add(caps, VFIO_USER_CAP_VROOM, json_object_get(ours));
-	}
-	json_object_object_add(root, "capabilities", caps);
-	text = json_object_to_json_string(root);
-	snprintf(out.version.json, sizeof(out) - sizeof(out.version), "%s", text);
-	if (bytes < sizeof(*v) || v->major != VFIO_USER_MAJOR)
-		ret = -EPROTO; /* the specification's answer is to hang up */
-	else {		       /* some clients refuse a minor version above their own */
-		out.version.minor = VROOM_MIN(v->minor, VFIO_USER_MINOR);
-		ret = reply(s, &out, sizeof(out.version) + strlen(out.version.json) + 1, NULL, 0,
-			    0);
-	}
-	json_object_put(ours);
-	json_object_put(root);
-	return ret;
+	if (bytes < head || v->major != VFIO_USER_MAJOR)
+		return -EPROTO; /* the specification's answer is to hang up */
+	/* Some clients refuse a minor version above their own. */
+	out.minor = VROOM_MIN(v->minor, VFIO_USER_MINOR);
+	if (s->e.opts.mmap) /* VFIO_USER_SLEEP_WORD */
+		snprintf(ours, sizeof(ours), ",\"vroom\":{\"sleep_word\":%llu}",
+			 (unsigned long long)s->e.sleep_word_offset);
+	snprintf(out.json, sizeof(out.json),
+		 "{\"capabilities\":{\"max_msg_fds\":%d,\"max_data_xfer_size\":4096%s}}",
+		 VFIO_USER_MAX_FDS, ours);
+	return reply(s, &out, head + strlen(out.json) + 1, NULL, 0, 0);
 }
 
-static int on_dma_map(struct server *s, const struct vfio_user_dma_map *m, size_t bytes)
+static int on_dma_map(struct server *s, const struct vfio_iommu_type1_dma_map *m, size_t bytes)
 {
 	if (bytes < sizeof(*m))
 		return reply_error(s, EINVAL);
-	return reply_error(s, -emu_memory_map(&s->e, m->addr, m->size,
-					      s->in.nr_fds ? s->in.fds[0] : -1, m->offset,
-					      m->flags & VFIO_USER_DMA_WRITEABLE));
+	return reply_error(s, -emu_memory_map(&s->e, m->iova, m->size,
+					      s->in.nr_fds ? s->in.fds[0] : -1, m->vaddr,
+					      m->flags & VFIO_DMA_MAP_FLAG_WRITE));
 }
 
-static int on_dma_unmap(struct server *s, const struct vfio_user_dma_unmap *m, size_t bytes)
+static int on_dma_unmap(struct server *s, const struct vfio_iommu_type1_dma_unmap *m, size_t bytes)
 {
 	int ret = 0;
 
 	if (bytes < sizeof(*m))
 		return reply_error(s, EINVAL);
-	if (m->flags & VFIO_USER_DMA_UNMAP_ALL)
+	if (m->flags & VFIO_DMA_UNMAP_FLAG_ALL)
 		ret = emu_memory_unmap(&s->e, 0, UINT64_MAX);
 	else
-		ret = emu_memory_unmap(&s->e, m->addr, m->size);
+		ret = emu_memory_unmap(&s->e, m->iova, m->size);
 	if (ret)
 		return reply_error(s, -ret);
 	return reply(s, m, sizeof(*m), NULL, 0, 0);
@@ -352,32 +337,33 @@ static int on_set_irqs(struct server *s, const struct vfio_irq_set *set, size_t 
 static int on_region_access(struct server *s, bool write, struct vfio_user_region_access *a,
 			    size_t bytes)
 {
-	union {
+	struct {
 		struct vfio_user_region_access access;
-		char bytes[4096 + sizeof(struct vfio_user_region_access)];
+		uint8_t data[4096];
 	} out;
+	uint8_t *data = write ? (uint8_t *)(a + 1) : out.data;
 	struct emu *e = &s->e;
 	uint64_t value = 0;
 
-	if (bytes < sizeof(*a) || a->count > 4096 || (write && bytes - sizeof(*a) < a->count) ||
-	    a->offset + a->count < a->offset)
+	if (bytes < sizeof(*a) || a->count > sizeof(out.data) ||
+	    (write && bytes - sizeof(*a) < a->count) || a->offset + a->count < a->offset)
 		return reply_error(s, EINVAL);
 	memset(&out, 0, sizeof(*a) + a->count);
 	out.access = *a;
 	switch (a->region) {
 	case VFIO_PCI_CONFIG_REGION_INDEX:
-		config_access(s, write, a->offset, write ? a->data : out.access.data, a->count);
+		config_access(s, write, a->offset, data, a->count);
 		break;
 	case VFIO_PCI_BAR0_REGION_INDEX:
 		if (a->offset + a->count > e->bar0_bytes || a->count > 8 ||
 		    (a->count & (a->count - 1)) || (a->offset & (a->count - 1)))
 			return reply_error(s, EINVAL);
 		if (write) {
-			memcpy(&value, a->data, a->count);
+			memcpy(&value, data, a->count);
 			emu_register_write(e, a->offset, value, a->count);
 		} else {
 			value = emu_register_read(e, a->offset, a->count);
-			memcpy(out.access.data, &value, a->count);
+			memcpy(data, &value, a->count);
 		}
 		break;
 	case VFIO_PCI_BAR4_REGION_INDEX: break; /* the client emulates MSI-X; reads as zero */

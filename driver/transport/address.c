@@ -2,13 +2,11 @@
 /* From the text of an address to what it names. Looks at file system and sysfs, opens nothing. */
 #include "transport/address.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include "base/error.h"
 #include "pci/names.h"
@@ -17,19 +15,11 @@
 /* "key=value,key=value" with keys of letters: what may follow an address after a comma. */
 static bool looks_like_options(const char *text)
 {
-	while (*text) {
-		const char *equals = text;
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_";
+	size_t key = strspn(text, letters);
+	const char *comma = strchr(text, ',');
 
-		while (isalpha((unsigned char)*equals) || *equals == '-' || *equals == '_')
-			equals++;
-		if (equals == text || *equals != '=')
-			return false;
-		text = strchr(equals, ',');
-		if (!text)
-			return true;
-		text++;
-	}
-	return false;
+	return key && text[key] == '=' && (!comma || looks_like_options(comma + 1));
 }
 
 /*
@@ -38,46 +28,39 @@ static bool looks_like_options(const char *text)
  */
 static size_t address_length(const char *text)
 {
-	size_t len = strlen(text);
+	size_t length = strlen(text);
 	char path[PATH_MAX];
 	struct stat st;
 
-	for (size_t at = len;; at--) {
-		if (at == 0)
-			break;
-		if (at != len && (text[at] != ',' || !looks_like_options(text + at + 1)))
+	for (size_t at = length; at; at--) {
+		if (text[at] && (text[at] != ',' || !looks_like_options(text + at + 1)))
 			continue;
-		memcpy(path, text, at);
-		path[at] = '\0';
+		length = at;
+		snprintf(path, sizeof(path), "%.*s", (int)at, text);
 		if (stat(path, &st) == 0)
-			return at;
+			break;
 	}
-	for (size_t at = 1; at < len; at++)
-		if (text[at] == ',' && looks_like_options(text + at + 1))
-			return at;
-	return len;
+	return length;
 }
 
 /* Takes ns=N out of the option list; the rest stays for the emulated controller. */
 static int take_options(struct vroom_address *a, const char *options)
 {
-	char copy[PATH_MAX], *state = NULL;
+	char copy[PATH_MAX], *rest, *end = a->options;
 
 	snprintf(copy, sizeof(copy), "%s", options);
-	for (char *item = strtok_r(copy, ",", &state); item; item = strtok_r(NULL, ",", &state)) {
-		if (strncmp(item, "ns=", 3) == 0) {
-			char *end;
-			unsigned long nsid = strtoul(item + 3, &end, 0);
+	for (char *o = strtok_r(copy, ",", &rest); o; o = strtok_r(NULL, ",", &rest)) {
+		unsigned long nsid;
+		char *after;
 
-			if (*end || end == item + 3 || !nsid || nsid >= NVME_NSID_ALL)
-				return vroom_fail(EINVAL, "%s: '%s' is not a namespace number",
-						  a->text, item);
-			a->nsid = (uint32_t)nsid;
+		if (strncmp(o, "ns=", 3) != 0) {
+			end += sprintf(end, "%s%s", end > a->options ? "," : "", o);
 			continue;
 		}
-		if (a->options[0])
-			strncat(a->options, ",", sizeof(a->options) - strlen(a->options) - 1);
-		strncat(a->options, item, sizeof(a->options) - strlen(a->options) - 1);
+		nsid = strtoul(o + 3, &after, 0);
+		if (*after || !nsid || nsid >= NVME_NSID_ALL)
+			return vroom_fail_on(a->text, EINVAL, "'%s' is not a namespace number", o);
+		a->nsid = (uint32_t)nsid;
 	}
 	return 0;
 }
@@ -92,7 +75,7 @@ static int take_pci(struct vroom_address *a)
 	if (ret)
 		return ret;
 	a->kind = VROOM_ADDRESS_PCI;
-	snprintf(a->path, sizeof(a->path), "%s", bdf);
+	strcpy(a->path, bdf);
 	if (!a->nsid)
 		a->nsid = nsid;
 	return 0;
@@ -102,40 +85,58 @@ static int take_pci(struct vroom_address *a)
 static int take_directory(struct vroom_address *a)
 {
 	struct stat st;
-	size_t len = strlen(a->path);
 
-	if (len + sizeof("/cntrl") > sizeof(a->path))
-		return vroom_fail(ENAMETOOLONG, "%s: the path is too long", a->text);
-	memcpy(a->path + len, "/cntrl", sizeof("/cntrl"));
-	if (stat(a->path, &st) == 0 && S_ISSOCK(st.st_mode)) {
-		a->kind = VROOM_ADDRESS_SOCKET;
+	strncat(a->path, "/cntrl", sizeof(a->path) - strlen(a->path) - 1);
+	a->kind = VROOM_ADDRESS_SOCKET;
+	if (stat(a->path, &st) == 0 && S_ISSOCK(st.st_mode))
 		return 0;
-	}
-	return vroom_fail(EISDIR,
-			  "%s: is a directory; name a file, a vfio-user socket or a "
-			  "PCI address",
-			  a->text);
+	return vroom_fail_on(a->text, EISDIR,
+			     "is a directory; name a file, a vfio-user socket or a PCI address");
 }
 
-static int take_device(struct vroom_address *a, const struct stat *st)
+static bool is_nvme_name(const char *name)
 {
-	const char *name = strrchr(a->path, '/');
+	return strncmp(name, "nvme", 4) == 0 || strncmp(name, "ng", 2) == 0;
+}
 
-	name = name ? name + 1 : a->path;
-	if (strncmp(name, "nvme", 4) == 0 || strncmp(name, "ng", 2) == 0)
+/* Nothing has this name in the file system, as ERR says. */
+static int take_absent(struct vroom_address *a, int err)
+{
+	char bdf[VROOM_BDF_MAX];
+
+	if (vroom_device_parse(a->path, bdf) ||
+	    (strncmp(a->path, "/dev/", 5) == 0 && is_nvme_name(a->path + 5)))
 		return take_pci(a);
-	return vroom_fail(ENODEV,
-			  "%s: is a %s device, not an NVMe one; name a file, a vfio-user "
-			  "socket or an NVMe device",
-			  a->text, S_ISBLK(st->st_mode) ? "block" : "character");
+	a->kind = VROOM_ADDRESS_FILE; /* to be created */
+	return err == ENOENT ? 0 : vroom_fail_on(a->text, err, "%s", strerror(err));
+}
+
+/* What is at A's path. */
+static int take_path(struct vroom_address *a)
+{
+	struct stat st;
+
+	if (stat(a->path, &st) != 0)
+		return take_absent(a, errno);
+	switch (st.st_mode & S_IFMT) {
+	case S_IFREG: a->kind = VROOM_ADDRESS_FILE; return 0;
+	case S_IFSOCK: a->kind = VROOM_ADDRESS_SOCKET; return 0;
+	case S_IFDIR: return take_directory(a);
+	case S_IFBLK:
+	case S_IFCHR:
+		if (is_nvme_name(basename(a->path)))
+			return take_pci(a);
+		return vroom_fail_on(a->text, ENODEV,
+				     "is a device, but not an NVMe one; name a file, a vfio-user "
+				     "socket or an NVMe device");
+	default: return vroom_fail_on(a->text, ENODEV, "is neither a file, a socket nor a device");
+	}
 }
 
 int vroom_address_parse(const char *text, struct vroom_address *out)
 {
-	char bdf[VROOM_BDF_MAX];
-	struct stat st;
-	size_t len;
-	int ret;
+	size_t length;
+	int ret = 0;
 
 	memset(out, 0, sizeof(*out));
 	if (!text || !*text)
@@ -143,50 +144,23 @@ int vroom_address_parse(const char *text, struct vroom_address *out)
 					  "emu-mem, emu-null or a PCI address");
 	if (strlen(text) >= sizeof(out->text))
 		return vroom_fail(ENAMETOOLONG, "%.40s...: the address is too long", text);
-	snprintf(out->text, sizeof(out->text), "%s", text);
-
-	len = address_length(text);
-	memcpy(out->path, text, len);
-	if (text[len]) {
-		ret = take_options(out, text + len + 1);
-		if (ret)
-			return ret;
-	}
-	if (strcmp(out->path, "emu-mem") == 0) {
+	strcpy(out->text, text);
+	length = address_length(text);
+	memcpy(out->path, text, length);
+	if (text[length])
+		ret = take_options(out, text + length + 1);
+	if (ret)
+		return ret;
+	if (strcmp(out->path, "emu-mem") == 0)
 		out->kind = VROOM_ADDRESS_MEMORY;
-		return 0;
-	}
-	if (strcmp(out->path, "emu-null") == 0) {
+	else if (strcmp(out->path, "emu-null") == 0)
 		out->kind = VROOM_ADDRESS_NULL;
-		return 0;
-	}
-	if (stat(out->path, &st) != 0) {
-		int err = errno;
-
-		out->kind = VROOM_ADDRESS_FILE;
-		if (vroom_device_parse(out->path, bdf) || strncmp(out->path, "/dev/nvme", 9) == 0 ||
-		    strncmp(out->path, "/dev/ng", 7) == 0)
-			ret = take_pci(out);
-		else
-			ret = err == ENOENT ? 0
-					    : vroom_fail(err, "%s: %s", out->text, strerror(err));
-	} else if (S_ISREG(st.st_mode)) {
-		out->kind = VROOM_ADDRESS_FILE;
-		ret = 0;
-	} else if (S_ISSOCK(st.st_mode)) {
-		out->kind = VROOM_ADDRESS_SOCKET;
-		ret = 0;
-	} else if (S_ISDIR(st.st_mode)) {
-		ret = take_directory(out);
-	} else if (S_ISBLK(st.st_mode) || S_ISCHR(st.st_mode)) {
-		ret = take_device(out, &st);
-	} else {
-		ret = vroom_fail(ENODEV, "%s: is neither a file, a socket nor a device", out->text);
-	}
+	else
+		ret = take_path(out);
 	if (!ret && out->options[0] &&
 	    (out->kind == VROOM_ADDRESS_SOCKET || out->kind == VROOM_ADDRESS_PCI))
-		return vroom_fail(EINVAL, "%s: '%s' can be set for emulated controllers only",
-				  out->text, out->options);
+		return vroom_fail_on(out->text, EINVAL,
+				     "'%s' can be set for emulated controllers only", out->options);
 	return ret;
 }
 

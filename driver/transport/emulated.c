@@ -6,8 +6,8 @@
  *
  * It is nobody's child: a program that waits for its children must neither wait for it nor get
  * its status. A process in the middle starts it and ends; that one's end sends no signal and is
- * seen by who asks with __WCLONE only. Both are raw clones: fork() would run the program's handlers
- * (pthread_atfork) as well, which expect a fork of the program.
+ * seen by who asks with __WCLONE only. Neither is made with fork(), which would run the program's
+ * handlers (pthread_atfork): they expect a fork of the program.
  */
 #include "transport/emulated.h"
 
@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
-#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -31,12 +31,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "transport/vfio_user_wire.h"
 
-#define END_MS 2000 /* what a controller has to end by itself, and again once it is killed */
+#define GRACE_MS 500  /* what a controller has to end by itself */
+#define KILL_MS	 2000 /* and once it is killed */
 
 #ifndef VROOM_BINDIR
 #define VROOM_BINDIR "/usr/local/bin"
 #endif
+
+#define COMMAND_MAX (PATH_MAX + sizeof("/../vroom"))
 
 static bool is_program(const char *path)
 {
@@ -45,122 +49,89 @@ static bool is_program(const char *path)
 	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* DIR/vroom or DIR/../vroom, if one of them can be run. */
-static bool try_directory(const char *dir, char *path, size_t size)
+/* The vroom command in DIRECTORY, or in the one above. */
+static bool find_in(const char *directory, char *command)
 {
-	if ((size_t)snprintf(path, size, "%s/vroom", dir) < size && is_program(path))
+	snprintf(command, COMMAND_MAX, "%s/vroom", directory);
+	if (is_program(command))
 		return true;
-	return (size_t)snprintf(path, size, "%s/../vroom", dir) < size && is_program(path);
+	snprintf(command, COMMAND_MAX, "%s/../vroom", directory);
+	return is_program(command);
 }
 
-/* The vroom command: $VROOM, near this library or program, or where it was installed. */
-static int find_command(char *path, size_t size)
+/* $VROOM, or near this library or the program, or where it was installed. */
+static int find_command(char *command)
 {
 	const char *env = getenv("VROOM");
 	char here[PATH_MAX];
-	Dl_info info;
-	ssize_t n;
+	Dl_info library;
 
 	if (env) {
-		if ((size_t)snprintf(path, size, "%s", env) >= size)
-			return vroom_fail(ENAMETOOLONG, "$VROOM is %s: %s", env,
-					  strerror(ENAMETOOLONG));
-		if (is_program(path))
-			return 0;
-		if (access(path, X_OK) == 0)
-			return vroom_fail(EACCES, "$VROOM is %s: not a program", env);
-		return vroom_fail(errno, "$VROOM is %s: %s", env, strerror(errno));
+		snprintf(command, COMMAND_MAX, "%s", env);
+		return is_program(command) ? 0
+					   : vroom_fail(EACCES, "$VROOM is %s: not a program", env);
 	}
-	if (dladdr((void *)(uintptr_t)&vroom_emulated_start, &info) && info.dli_fname &&
-	    realpath(info.dli_fname, here) && try_directory(dirname(here), path, size))
-		return 0;
-	n = readlink("/proc/self/exe", here, sizeof(here) - 1);
-	here[n > 0 ? n : 0] = '\0';
-	if ((n > 0 && try_directory(dirname(here), path, size)) ||
-	    try_directory(VROOM_BINDIR, path, size))
+	if ((dladdr((void *)(uintptr_t)&vroom_emulated_start, &library) &&
+	     realpath(library.dli_fname, here) && find_in(dirname(here), command)) ||
+	    (realpath("/proc/self/exe", here) && find_in(dirname(here), command)) ||
+	    find_in(VROOM_BINDIR, command))
 		return 0;
 	return vroom_fail(ENOENT,
-			  "the vroom command, which runs the emulated controller, is neither "
-			  "near the library nor in %s; set VROOM=/path/to/vroom",
+			  "the vroom command, which runs the emulated controller, is neither near "
+			  "the library nor in %s; set VROOM=/path/to/vroom",
 			  VROOM_BINDIR);
 }
 
-/* Options of a namespace stay with it; the others become --name=value. */
-static bool is_namespace_option(const char *item)
-{
-	return strncmp(item, "lba=", 4) == 0 || strncmp(item, "size=", 5) == 0;
-}
+/* Room for what an address may hold: none of its options takes more than twice its length. */
+struct arguments {
+	char *argv[PATH_MAX / 2 + 8];
+	unsigned count;
+	char text[4 * PATH_MAX], *end;
+};
 
-static char *format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static char *format(const char *fmt, ...)
+static void add(struct arguments *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct arguments *a, const char *format, ...)
 {
-	char *text = NULL;
 	va_list args;
 
-	va_start(args, fmt);
-	if (vasprintf(&text, fmt, args) < 0)
-		text = NULL;
+	va_start(args, format);
+	a->argv[a->count++] = a->end;
+	a->end += vsprintf(a->end, format, args) + 1;
+	a->argv[a->count] = NULL;
 	va_end(args);
-	return text;
 }
 
-static void free_arguments(char **argv, unsigned n)
+/* The command's arguments. It gets its socket as descriptor 3 and its report as 4. */
+static void build_arguments(struct arguments *a, const struct vroom_address *addr,
+			    uint64_t file_bytes)
 {
-	while (n)
-		free(argv[--n]);
-	free(argv);
-}
+	static const struct {
+		const char *name;
+		uint64_t bytes;
+	} kinds[] = {
+		[VROOM_ADDRESS_FILE] = { "file=", 0 },
+		[VROOM_ADDRESS_MEMORY] = { "mem", 1ull << 30 },
+		[VROOM_ADDRESS_NULL] = { "null", 1ull << 40 },
+	};
+	const char *path = addr->kind == VROOM_ADDRESS_FILE ? addr->path : "";
+	char options[PATH_MAX], of_namespace[PATH_MAX + 1], *end = of_namespace, *state;
 
-/* The namespace that serves ADDR, with its OPTIONS, each after a comma. */
-static char *namespace_argument(const struct vroom_address *addr, uint64_t file_bytes,
-				const char *options)
-{
-	bool memory = addr->kind == VROOM_ADDRESS_MEMORY;
-
-	if (addr->kind == VROOM_ADDRESS_FILE)
-		return format("--ns=file=%s%s", addr->path, options);
-	if (strstr(options, ",size="))
-		return format("--ns=%s%s", memory ? "mem" : "null", options);
-	if (!file_bytes)
-		file_bytes = memory ? 1ull << 30 : 1ull << 40;
-	return format("--ns=%s=%llu%s", memory ? "mem" : "null", (unsigned long long)file_bytes,
-		      options);
-}
-
-/* The command's N arguments and a NULL, or NULL: out of memory. It gets its socket as fd 3 and its
- * report pipe as fd 4. */
-static char **build_arguments(const struct vroom_address *addr, uint64_t file_bytes, unsigned *n)
-{
-	char options[PATH_MAX], ns_options[PATH_MAX + 1] = "", *end = ns_options, *state = NULL;
-	unsigned most = 8;
-	bool good = true;
-	char **argv;
-
-	for (const char *c = addr->options; *c; c++)
-		most += *c == ',';
-	argv = calloc(most, sizeof(*argv));
-	if (!argv)
-		return NULL;
-	*n = 0;
-	argv[(*n)++] = strdup("vroom");
-	argv[(*n)++] = strdup("emulate");
-	argv[(*n)++] = strdup("--fd=3");
-	argv[(*n)++] = strdup("--report-fd=4");
+	a->count = 0;
+	a->end = a->text;
+	*end = '\0';
+	add(a, "vroom");
+	add(a, "emulate");
+	add(a, "--fd=3");
+	add(a, "--report-fd=4");
+	add(a, "--extend=%llu",
+	    (unsigned long long)(file_bytes ? file_bytes : kinds[addr->kind].bytes));
 	memcpy(options, addr->options, sizeof(options));
-	for (char *item = strtok_r(options, ",", &state); item; item = strtok_r(NULL, ",", &state))
-		if (is_namespace_option(item))
-			end += sprintf(end, ",%s", item); /* no more than OPTIONS holds */
+	for (char *o = strtok_r(options, ",", &state); o; o = strtok_r(NULL, ",", &state))
+		if (!strncmp(o, "lba=", 4) || !strncmp(o, "size=", 5))
+			end += sprintf(end, ",%s", o);
 		else
-			argv[(*n)++] = format("--%s", item);
-	if (addr->kind == VROOM_ADDRESS_FILE && file_bytes)
-		argv[(*n)++] = format("--extend=%llu", (unsigned long long)file_bytes);
-	argv[(*n)++] = namespace_argument(addr, file_bytes, ns_options);
-	for (unsigned i = 0; i < *n; i++)
-		good &= argv[i] != NULL;
-	if (good)
-		return argv;
-	free_arguments(argv, *n);
-	return NULL;
+			add(a, "--%s", o);
+	add(a, "--ns=%s%s%s", kinds[addr->kind].name, path, of_namespace);
 }
 
 /* From here to exec nothing that needs a lock: another thread may have held it. */
@@ -182,171 +153,111 @@ static void run_controller(const char *command, char **argv, int socket, int rep
 	_exit(127);
 }
 
-/* What the process in the middle says to the program, on the controller's socket. */
-struct birth {
-	pid_t pid; /* or a negative errno */
-	int pidfd; /* in the table of descriptors, which both share */
-};
-
+/* Says on the controller's socket who was born: its pid, or a negative errno, and its pidfd. */
 static void run_middle(const char *command, char **argv, int socket, int report)
 {
-	struct birth b = { .pidfd = -1 };
-
+	struct vfio_user_header header = { .msg_size = sizeof(header) + sizeof(pid_t) };
+	int pidfd;
 	/* Flags, stack, where the pidfd goes: the other two differ from one machine to the next. */
-	b.pid = (pid_t)syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, NULL, &b.pidfd, NULL, NULL);
-	if (b.pid == 0)
+	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
+
+	if (pid == 0)
 		run_controller(command, argv, socket, report);
-	if (b.pid < 0)
-		b.pid = -errno;
-	_exit(write(socket, &b, sizeof(b)) != sizeof(b));
+	if (pid < 0)
+		pid = -errno;
+	_exit(vfio_user_send(socket, &header, &pid, &pidfd, pid > 0, 0) != 0);
 }
 
 /* Starts the controller on the second one of PAIR, and learns from the first one who it is. */
 static int give_birth(const char *command, char **argv, const int *pair, int report,
-		      struct birth *b)
+		      struct vroom_emulated *out)
 {
+	struct vfio_user_inbox in = { 0 };
 	sigset_t all, before;
-	pid_t middle;
+	pid_t middle, pid;
 	int ret;
 
 	/* Signals to the program's group are not for the copy of the program in the middle. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	middle = (pid_t)syscall(SYS_clone, CLONE_FILES, NULL, NULL, NULL, NULL);
+	middle = (pid_t)syscall(SYS_clone, 0, NULL, NULL, NULL, NULL);
 	if (middle == 0)
 		run_middle(command, argv, pair[1], report);
-	ret = middle < 0 ? -errno : 0;
+	ret = middle < 0 ? -errno : waitpid(middle, NULL, __WCLONE);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (ret)
+	if (ret < 0)
 		return ret;
-	while (waitpid(middle, NULL, __WCLONE) < 0 && errno == EINTR)
-		;
-	if (recv(pair[0], b, sizeof(*b), MSG_DONTWAIT) != sizeof(*b))
+	if (vfio_user_receive(pair[0], &in) != 1)
 		return -EAGAIN; /* killed */
-	return b->pid < 0 ? b->pid : 0;
+	memcpy(&pid, in.bytes + sizeof(in.header), sizeof(pid));
+	if (pid < 0)
+		return pid;
+	*out = (struct vroom_emulated){ .pid = pid, .pidfd = in.fds[0], .report_fd = report };
+	return 0;
 }
 
 int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
 			 struct vroom_emulated *out)
 {
-	char command[PATH_MAX], **argv;
-	int pair[2], report[2], ret;
-	unsigned nr_args;
-	struct birth b;
+	char command[COMMAND_MAX];
+	struct arguments args;
+	int pair[2] = { -1, -1 }, report;
+	int ret = find_command(command);
 
-	memset(out, 0, sizeof(*out));
-	ret = find_command(command, sizeof(command));
 	if (ret)
 		return ret;
-	argv = build_arguments(addr, file_bytes, &nr_args);
-	if (!argv)
-		return vroom_fail(ENOMEM, "%s: out of memory", addr->text);
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-		ret = vroom_fail(errno, "%s: socketpair: %s", addr->text, strerror(errno));
-		goto out_free;
-	}
-	if (pipe2(report, O_CLOEXEC) != 0) {
-		ret = vroom_fail(errno, "%s: pipe: %s", addr->text, strerror(errno));
-		goto out_pair;
-	}
-	ret = give_birth(command, argv, pair, report[1], &b);
-	close(report[1]);
-	if (ret) {
-		vroom_fail(-ret, "%s: cannot start the emulated controller: %s", addr->text,
-			   strerror(-ret));
-		close(report[0]);
-		goto out_pair;
-	}
-	out->pid = b.pid;
-	out->pidfd = b.pidfd;
-	out->socket = pair[0];
-	out->report_fd = report[0];
+	build_arguments(&args, addr, file_bytes);
+	report = memfd_create("vroom-report", MFD_CLOEXEC);
+	if (report < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+		ret = -errno;
+	else
+		ret = give_birth(command, args.argv, pair, report, out);
 	close(pair[1]);
-	free_arguments(argv, nr_args);
-	return 0;
-
-out_pair:
+	if (!ret)
+		return pair[0];
 	close(pair[0]);
-	close(pair[1]);
-out_free:
-	free_arguments(argv, nr_args);
-	return ret;
+	close(report);
+	return vroom_fail_on(addr->text, -ret, "cannot start the emulated controller: %s",
+			     strerror(-ret));
 }
 
-int vroom_emulated_why(struct vroom_emulated *e, const struct vroom_address *addr, int ret)
+int vroom_emulated_why(const struct vroom_emulated *e, const struct vroom_address *addr, int ret)
 {
-	struct pollfd p = { .fd = e->report_fd, .events = POLLIN };
 	char line[PATH_MAX + 512];
-	size_t got = 0;
-	ssize_t n;
+	/* It said them before it ended; one that is stuck has none. */
+	ssize_t n = pread(e->report_fd, line, sizeof(line) - 1, 0);
 
-	/* It ends after its words; one that is stuck has none. */
-	while (got < sizeof(line) - 1 && poll(&p, 1, 1000) == 1 &&
-	       (n = read(e->report_fd, line + got, sizeof(line) - 1 - got)) > 0)
-		got += (size_t)n;
-	line[got] = '\0';
+	line[n > 0 ? n : 0] = '\0';
 	line[strcspn(line, "\n")] = '\0';
 	if (line[0] && strncmp(line, addr->path, strlen(addr->path)) == 0)
 		return vroom_fail(-ret, "%s", line);
 	if (line[0])
-		return vroom_fail(-ret, "%s: %s", addr->text, line);
-	if (ret == -ENODEV)
-		return vroom_fail(ENODEV, "%s: the emulated controller did not start", addr->text);
+		return vroom_fail_on(addr->text, -ret, "%s", line);
 	return ret;
 }
 
-/* Has it ended, or does it within TIMEOUT_MS? Its status goes to who is its parent now. */
-static bool has_ended(const struct vroom_emulated *e, uint64_t timeout_ms)
+static bool has_ended(const struct vroom_emulated *e, unsigned within_ms)
 {
-	struct pollfd p = { .fd = e->pidfd, .events = POLLIN };
-	uint64_t now = vroom_now_ms(), deadline = now + timeout_ms;
-
-	while (poll(&p, 1, now < deadline ? (int)(deadline - now) : 0) != 1) {
-		if (now >= deadline)
-			return false;
-		now = vroom_now_ms();
-	}
+	if (!vroom_wait_fd(e->pidfd, POLLIN, vroom_now_ms() + within_ms))
+		return false;
 	/* A program that adopts orphans (PR_SET_CHILD_SUBREAPER, or process 1) is its parent. */
 	waitid(P_PIDFD, (id_t)e->pidfd, NULL, WEXITED | WNOHANG);
 	return true;
 }
 
-/* Stopped, by a signal or a debugger. */
-static bool is_stopped(pid_t pid)
-{
-	char path[32], text[256] = "";
-	const char *state;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || read(fd, text, sizeof(text) - 1) < 0)
-		text[0] = '\0';
-	if (fd >= 0)
-		close(fd);
-	state = strrchr(text, ')'); /* of "PID (NAME) STATE ..." */
-	return state && (!strncmp(state, ") T", 3) || !strncmp(state, ") t", 3));
-}
-
 int vroom_emulated_kill(const struct vroom_emulated *e, const char *name)
 {
 	syscall(SYS_pidfd_send_signal, e->pidfd, SIGKILL, NULL, 0);
-	if (has_ended(e, END_MS))
+	if (has_ended(e, KILL_MS))
 		return 0;
-	return vroom_fail(ETIMEDOUT, "%s: process %d, the emulated controller, does not end", name,
-			  e->pid);
+	return vroom_fail_on(name, ETIMEDOUT, "process %d, the emulated controller, does not end",
+			     e->pid);
 }
 
-void vroom_emulated_close(struct vroom_emulated *e, bool end)
+void vroom_emulated_close(const struct vroom_emulated *e, bool end)
 {
-	uint64_t deadline = vroom_now_ms() + END_MS;
-
-	while (end && !has_ended(e, 20))
-		if (vroom_now_ms() >= deadline || is_stopped(e->pid)) {
-			vroom_emulated_kill(e, "");
-			break;
-		}
+	if (end && !has_ended(e, GRACE_MS))
+		vroom_emulated_kill(e, "");
 	close(e->report_fd);
 	close(e->pidfd);
-	e->pid = 0;
 }

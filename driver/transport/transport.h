@@ -89,4 +89,11 @@ extern const struct vroom_transport_ops vroom_transport_vfio_user;
 extern const struct vroom_transport_ops vroom_transport_vfio;
 extern const struct vroom_transport_ops vroom_transport_pci;
 
+/*
+ * The address decides the device, the driver that has the device decides the transport. WANTED, a
+ * name or NULL, overrides nothing: it only insists. -EBUSY: the kernel's driver has the device.
+ */
+int vroom_transport_choose(const struct vroom_address *addr, const char *wanted,
+			   const struct vroom_transport_ops **out);
+
 #endif

@@ -3,16 +3,17 @@
  * Transport vfio-user: a client of the vfio-user protocol, for any NVMe controller that is
  * served on a UNIX socket. When the address is a file, emu-mem or emu-null, the server is
  * our own emulated controller, started here and ended with the last user of the socket.
- * How messages and replies are exchanged is vfio_user_client.h's.
+ *
+ * Forked processes share socket and inbox, and exchange one message and its reply at a time. One
+ * that dies in between leaves a reply behind, or a part of one: the next takes the rest, and skips
+ * replies that are not its own. Only a death inside the system call that takes a part of a message
+ * ends the connection.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <json-c/json.h>
 #include <linux/membarrier.h>
 #include <linux/pci_regs.h>
 #include <linux/vfio.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -22,117 +23,244 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/lock.h"
+#include "base/size.h"
+#include "pci/function.h"
 #include "transport/emulated.h"
 #include "transport/transport.h"
-#include "transport/vfio_user_client.h"
+#include "transport/vfio_user_wire.h"
 #include "vroom_nvme.h"
 
+#define CONFIG_BYTES 256 /* of configuration space: header and capabilities */
+
+/* In memory that processes share. */
 struct vfio_user {
 	struct vroom_transport base;
-	struct vfio_user_client client;
-	int wake_fd;			/* the doorbells' ioeventfd, or -1 */
 	struct vroom_emulated emulated; /* pid 0: the server is not ours */
-	char *bar0_map;			/* doorbells and what follows, as mapped */
-	size_t bar0_map_offset;
-	size_t bar0_map_bytes;
-	int64_t sleep_word; /* offset into BAR0 that the server announced, or -1 */
+	const char *name;		/* for messages: the address as written */
+	int socket;
+	unsigned timeout_ms;
+	bool may_be_busy;    /* an end now means that the controller has another client */
+	uint64_t sleep_word; /* offset into BAR0 that the server announced, or 0 */
+	int wake_fd;	     /* the doorbells' ioeventfd, or -1 */
+	pthread_mutex_t lock;
+	uint16_t msg_id;
+	struct vfio_user_inbox in;
 };
 
-/* A message of BYTES at OUT without descriptors, answered with LEAST bytes to IN, which may be OUT.
- */
-static int ask(struct vfio_user *v, uint16_t command, const void *out, size_t bytes, void *in,
-	       size_t least)
-{
-	struct vfio_user_message m = { .command = command,
-				       .payload = out,
-				       .bytes = bytes,
-				       .reply = in,
-				       .capacity = least,
-				       .least = least };
+/* A message, and what must come back: REPLY_BYTES or more, of which REPLY, if any, gets as many. */
+struct message {
+	uint16_t command;
+	const void *payload;
+	size_t bytes;
+	void *reply;
+	size_t reply_bytes;
+	const int *fd;	     /* sent along; NULL: none */
+	int *reply_fd;	     /* gets a descriptor, the caller's to close, or -1; NULL: not wanted */
+	unsigned timeout_ms; /* 0: the transport's */
+};
 
-	return vfio_user_exchange(&v->client, &m);
+static const char *const command_names[] = {
+	[VFIO_USER_VERSION] = "VERSION",
+	[VFIO_USER_DMA_MAP] = "DMA_MAP",
+	[VFIO_USER_DMA_UNMAP] = "DMA_UNMAP",
+	[VFIO_USER_DEVICE_GET_INFO] = "DEVICE_GET_INFO",
+	[VFIO_USER_DEVICE_GET_REGION_INFO] = "DEVICE_GET_REGION_INFO",
+	[VFIO_USER_DEVICE_GET_REGION_IO_FDS] = "DEVICE_GET_REGION_IO_FDS",
+	[VFIO_USER_DEVICE_SET_IRQS] = "DEVICE_SET_IRQS",
+	[VFIO_USER_REGION_READ] = "REGION_READ",
+	[VFIO_USER_REGION_WRITE] = "REGION_WRITE",
+	[VFIO_USER_DEVICE_RESET] = "DEVICE_RESET",
+};
+
+static int gone(const struct vfio_user *v)
+{
+	if (v->may_be_busy)
+		return vroom_fail_on(v->name, EBUSY, "the controller has another client");
+	return vroom_fail_on(v->name, ENODEV,
+			     "the controller's process closed the connection; start it again and "
+			     "repeat the run");
 }
 
-static int region_access(struct vfio_user *v, bool write, uint32_t region, uint64_t offset,
-			 void *value, unsigned width, unsigned timeout_ms)
+/*
+ * Waits for the reply to the last message. What else arrives is dropped: replies that a dead
+ * process did not fetch, and commands of the server, which a client without guest memory of its
+ * own has nothing to say to. -EAGAIN: it is DEADLINE.
+ */
+static int receive_reply(struct vfio_user *v, uint64_t deadline)
 {
-	union {
-		struct vfio_user_region_access access;
-		char bytes[sizeof(struct vfio_user_region_access) + 8];
-	} out = { .access = { .offset = offset, .region = region, .count = width } }, in;
-	struct vfio_user_message m = {
-		.command = write ? VFIO_USER_REGION_WRITE : VFIO_USER_REGION_READ,
-		.payload = &out,
-		.bytes = sizeof(out.access) + (write ? width : 0),
-		.timeout_ms = timeout_ms,
-		.reply = &in,
-		.capacity = sizeof(in),
-		.least = write ? 0 : sizeof(in.access) + width,
+	struct vfio_user_inbox *in = &v->in;
+
+	do {
+		int ret = vfio_user_receive(v->socket, in);
+
+		if (ret < 0)
+			return ret;
+		if (ret && (in->header.flags & VFIO_USER_FLAG_TYPE_MASK) == VFIO_USER_FLAG_REPLY &&
+		    in->header.msg_id == v->msg_id)
+			return 0;
+		if (ret) {
+			vfio_user_drop_fds(in);
+			in->received = 0;
+		}
+	} while (vroom_wait_fd(v->socket, POLLIN, deadline));
+	return -EAGAIN;
+}
+
+/* From the inbox to M. */
+static int take_reply(struct vfio_user *v, const struct message *m)
+{
+	struct vfio_user_inbox *in = &v->in;
+	size_t bytes = in->header.msg_size - sizeof(in->header);
+	uint32_t err = in->header.error_no;
+
+	in->received = 0;
+	if (in->header.flags & VFIO_USER_FLAG_ERROR) {
+		if (!err || err >= 4096)
+			err = EINVAL;
+		return vroom_fail_on(v->name, (int)err, "the controller refused %s: %s",
+				     command_names[m->command], strerror((int)err));
+	}
+	if (bytes < m->reply_bytes)
+		return vroom_fail_on(v->name, EPROTO, "%s was answered with %zu bytes, not %zu",
+				     command_names[m->command], bytes, m->reply_bytes);
+	if (m->reply)
+		memcpy(m->reply, in->bytes + sizeof(in->header), m->reply_bytes);
+	if (m->reply_fd && in->nr_fds) {
+		*m->reply_fd = in->fds[0];
+		in->fds[0] = in->fds[--in->nr_fds];
+	}
+	return 0;
+}
+
+static int exchange_locked(struct vfio_user *v, const struct message *m)
+{
+	struct vfio_user_header header = {
+		.msg_id = ++v->msg_id,
+		.command = m->command,
+		.msg_size = (uint32_t)(sizeof(header) + m->bytes),
 	};
+	unsigned timeout_ms = m->timeout_ms ? m->timeout_ms : v->timeout_ms;
+	uint64_t deadline = vroom_now_ms() + timeout_ms;
 	int ret;
 
-	if (write)
-		memcpy(out.access.data, value, width);
-	ret = vfio_user_exchange(&v->client, &m);
-	if (!ret && !write)
-		memcpy(value, in.access.data, width);
+	if (v->in.taking)
+		return vroom_fail_on(v->name, ENODEV,
+				     "the connection is lost: a process that shared it was killed "
+				     "while it read an answer; repeat the run");
+	v->in.nr_fds = 0; /* those of a process that died here have gone with it */
+	do {		  /* the socket of a server that reads nothing fills up */
+		ret = vfio_user_send(v->socket, &header, m->payload, m->fd, m->fd != NULL,
+				     MSG_DONTWAIT);
+	} while (ret == -EAGAIN && vroom_wait_fd(v->socket, POLLOUT, deadline));
+	if (!ret)
+		ret = receive_reply(v, deadline);
+	switch (ret) {
+	case 0: return take_reply(v, m);
+	case -EAGAIN:
+		return vroom_fail_on(v->name, ETIMEDOUT,
+				     "no answer to %s within %u ms; is the controller's process "
+				     "stuck%s?",
+				     command_names[m->command], timeout_ms,
+				     v->may_be_busy ? ", or serving another client" : "");
+	case -EMSGSIZE:
+		return vroom_fail_on(v->name, EPROTO,
+				     "does not speak vfio-user (a message of %u bytes)",
+				     v->in.header.msg_size);
+	default: return gone(v);
+	}
+}
+
+/* Sends M and fills in its reply. From any process. */
+static int exchange(struct vfio_user *v, const struct message *m)
+{
+	int ret;
+
+	if (m->reply_fd)
+		*m->reply_fd = -1;
+	vroom_lock(&v->lock);
+	ret = exchange_locked(v, m);
+	vfio_user_drop_fds(&v->in); /* but not the part of a message: the rest may come */
+	vroom_unlock(&v->lock);
 	return ret;
+}
+
+/* A message of BYTES without descriptors, answered with REPLY_BYTES. */
+static int ask(struct vfio_user *v, uint16_t command, const void *payload, size_t bytes,
+	       void *reply, size_t reply_bytes)
+{
+	struct message m = { command, payload, bytes, reply, reply_bytes, NULL, NULL, 0 };
+
+	return exchange(v, &m);
 }
 
 static int vfio_user_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
 			  unsigned timeout_ms)
 {
-	return region_access((struct vfio_user *)t, false, VFIO_PCI_BAR0_REGION_INDEX, offset,
-			     value, width, timeout_ms);
+	struct vfio_user_region_access at = { offset, VFIO_PCI_BAR0_REGION_INDEX, width };
+	struct {
+		struct vfio_user_region_access at;
+		char value[8];
+	} in;
+	struct message m = { VFIO_USER_REGION_READ,   &at, sizeof(at), &in, sizeof(at) + width,
+			     .timeout_ms = timeout_ms };
+	int ret = exchange((struct vfio_user *)t, &m);
+
+	if (!ret)
+		memcpy(value, in.value, width);
+	return ret;
+}
+
+static int region_write(struct vfio_user *v, uint32_t region, uint64_t offset, const void *value,
+			unsigned width)
+{
+	struct {
+		struct vfio_user_region_access at;
+		char value[8];
+	} out = { .at = { offset, region, width } };
+
+	memcpy(out.value, value, width);
+	return ask(v, VFIO_USER_REGION_WRITE, &out, sizeof(out.at) + width, NULL, 0);
 }
 
 static int vfio_user_write(struct vroom_transport *t, uint32_t offset, const void *value,
 			   unsigned width)
 {
-	return region_access((struct vfio_user *)t, true, VFIO_PCI_BAR0_REGION_INDEX, offset,
-			     (void *)(uintptr_t)value, width, 0);
+	return region_write((struct vfio_user *)t, VFIO_PCI_BAR0_REGION_INDEX, offset, value,
+			    width);
 }
 
-static int config_read(struct vfio_user *v, unsigned offset, void *value, unsigned width)
+static int config_write(struct vfio_user *v, unsigned offset, uint16_t value)
 {
-	return region_access(v, false, VFIO_PCI_CONFIG_REGION_INDEX, offset, value, width, 0);
-}
-
-static int config_write(struct vfio_user *v, unsigned offset, void *value, unsigned width)
-{
-	return region_access(v, true, VFIO_PCI_CONFIG_REGION_INDEX, offset, value, width, 0);
+	return region_write(v, VFIO_PCI_CONFIG_REGION_INDEX, offset, &value, sizeof(value));
 }
 
 static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_map *dma)
 {
 	struct vfio_user *v = (struct vfio_user *)t;
-	struct vfio_user_dma_map map = {
+	struct vfio_iommu_type1_dma_map map = {
 		.argsz = sizeof(map),
-		.flags = VFIO_USER_DMA_READABLE | VFIO_USER_DMA_WRITEABLE,
-		.offset = dma->fd_offset,
-		.addr = dma->iova,
+		.flags = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
+		.vaddr = dma->fd_offset,
+		.iova = dma->iova,
 		.size = dma->bytes,
 	};
-	struct vfio_user_message m = { .command = VFIO_USER_DMA_MAP,
-				       .payload = &map,
-				       .bytes = sizeof(map),
-				       .fds = &dma->fd,
-				       .nr_fds = 1 };
+	struct message m = { VFIO_USER_DMA_MAP, &map, sizeof(map), .fd = &dma->fd };
 
 	if (dma->fd < 0)
-		return vroom_fail(ENOTSUP,
-				  "%s: memory without a file cannot be shared with the "
-				  "controller's process",
-				  v->client.name);
+		return vroom_fail_on(v->name, ENOTSUP,
+				     "memory without a file cannot be shared with the controller's "
+				     "process");
 	for (size_t i = 0; i < dma->bytes >> dma->page_shift; i++)
 		dma->page_iova[i] = dma->iova + (i << dma->page_shift);
-	return vfio_user_exchange(&v->client, &m);
+	return exchange(v, &m);
 }
 
 static int vfio_user_dma_unmap(struct vroom_transport *t, uint64_t iova, size_t bytes)
 {
-	struct vfio_user_dma_unmap unmap = { .argsz = sizeof(unmap), .addr = iova, .size = bytes };
+	struct vfio_iommu_type1_dma_unmap unmap = { sizeof(unmap), .iova = iova, .size = bytes };
 
 	return ask((struct vfio_user *)t, VFIO_USER_DMA_UNMAP, &unmap, sizeof(unmap), NULL, 0);
 }
@@ -143,309 +271,10 @@ static int vfio_user_cut_off(struct vroom_transport *t)
 	struct vfio_user *v = (struct vfio_user *)t;
 
 	if (v->emulated.pid)
-		return vroom_emulated_kill(&v->emulated, v->client.name);
-	return vroom_fail(ENOTSUP,
-			  "%s: the controller's process was not started by vroom and keeps its "
-			  "access to memory; end it",
-			  v->client.name);
-}
-
-static void vfio_user_kick(struct vroom_transport *t)
-{
-	struct vfio_user *v = (struct vfio_user *)t;
-
-	if (v->wake_fd >= 0)
-		eventfd_write(v->wake_fd, 1);
-}
-
-static int vfio_user_alive(struct vroom_transport *t)
-{
-	return vfio_user_client_alive(&((struct vfio_user *)t)->client);
-}
-
-/* The capabilities of the server's version reply that matter here. */
-static void read_capabilities(struct vfio_user *v, const char *json)
-{
-	struct json_object *root = json_tokener_parse(json), *caps, *ours, *word;
-
-	if (json_object_object_get_ex(root, "capabilities", &caps) &&
-	    json_object_object_get_ex(caps, VFIO_USER_CAP_VROOM, &ours) &&
-	    json_object_object_get_ex(ours, VFIO_USER_CAP_SLEEP_WORD, &word))
-		v->sleep_word = json_object_get_int64(word);
-	json_object_put(root);
-}
-
-static int negotiate(struct vfio_user *v)
-{
-	static const char capabilities[] =
-		"{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":4096}}";
-	union {
-		struct vfio_user_version version;
-		char bytes[VFIO_USER_MAX_MESSAGE];
-	} out = { .version = { VFIO_USER_MAJOR, VFIO_USER_MINOR } }, in;
-	struct vfio_user_message m = {
-		.command = VFIO_USER_VERSION,
-		.payload = &out,
-		.bytes = sizeof(out.version) + sizeof(capabilities),
-		.reply = &in,
-		.capacity = sizeof(in) - 1,
-		.least = sizeof(in.version),
-	};
-	int ret;
-
-	memcpy(out.version.json, capabilities, sizeof(capabilities));
-	ret = vfio_user_exchange(&v->client, &m);
-	if (ret)
-		return ret;
-	if (in.version.major != VFIO_USER_MAJOR)
-		return vroom_fail(EPROTO, "%s: speaks vfio-user %u.%u, vroom %u.%u", v->client.name,
-				  in.version.major, in.version.minor, VFIO_USER_MAJOR,
-				  VFIO_USER_MINOR);
-	v->client.may_be_busy = false;
-	in.bytes[m.reply_bytes] = '\0';
-	if (m.reply_bytes > sizeof(in.version))
-		read_capabilities(v, in.version.json);
-	return 0;
-}
-
-static int check_device(struct vfio_user *v)
-{
-	struct vfio_user_device_info info = { .argsz = sizeof(info) };
-	uint32_t class = 0;
-	uint16_t command = 0;
-	int ret = ask(v, VFIO_USER_DEVICE_GET_INFO, &info, sizeof(info), &info, sizeof(info));
-
-	if (ret)
-		return ret;
-	if (!(info.flags & VFIO_DEVICE_FLAGS_PCI) ||
-	    info.num_regions <= VFIO_PCI_CONFIG_REGION_INDEX)
-		return vroom_fail(ENODEV, "%s: serves a device that is not a PCI function",
-				  v->client.name);
-	/* Class code 010802h: NVM Express I/O controller (PCIe transport 3.8.1.5). */
-	ret = config_read(v, PCI_CLASS_REVISION, &class, 4);
-	if (!ret && class >> 8 != 0x010802)
-		return vroom_fail(ENODEV,
-				  "%s: serves a PCI function of class %06xh, not an NVMe "
-				  "controller (010802h)",
-				  v->client.name, class >> 8);
-	/* Memory space and bus mastering on, INTx off; a server may not care. */
-	if (!ret)
-		ret = config_read(v, PCI_COMMAND, &command, 2);
-	command |= PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE;
-	return ret ? ret : config_write(v, PCI_COMMAND, &command, 2);
-}
-
-/* The area of BAR0 that holds the doorbells and may be mapped; false: there is none. */
-static bool find_mappable(const char *reply, size_t bytes, uint64_t *offset, uint64_t *size)
-{
-	const struct vfio_region_info *info = (const void *)reply;
-	uint32_t at = info->cap_offset;
-
-	if (!(info->flags & VFIO_REGION_INFO_FLAG_MMAP))
-		return false;
-	*offset = 0;
-	*size = info->size;
-	if (!(info->flags & VFIO_REGION_INFO_FLAG_CAPS))
-		return true;
-	while (at && at % 8 == 0 && at + sizeof(struct vfio_region_info_cap_sparse_mmap) <= bytes) {
-		const struct vfio_region_info_cap_sparse_mmap *sparse = (const void *)(reply + at);
-
-		if (sparse->header.id == VFIO_REGION_INFO_CAP_SPARSE_MMAP) {
-			for (uint32_t i = 0; i < sparse->nr_areas; i++) {
-				if ((const char *)&sparse->areas[i + 1] > reply + bytes)
-					return false;
-				*offset = sparse->areas[i].offset;
-				*size = sparse->areas[i].size;
-				if (*offset <= NVME_REG_DOORBELLS &&
-				    *size > NVME_REG_DOORBELLS - *offset)
-					return true;
-			}
-			return false;
-		}
-		if (sparse->header.next <= at)
-			break;
-		at = sparse->header.next;
-	}
-	return true;
-}
-
-/* Maps SIZE bytes at OFFSET of BAR0, which lies in FD. To touch more than is there is deadly. */
-static int map_doorbells(struct vfio_user *v, const struct vfio_region_info *info, int fd,
-			 uint64_t offset, uint64_t size)
-{
-	uint64_t end = info->offset + offset + size;
-	struct stat st;
-	char *map;
-
-	if (size > info->size || offset > info->size - size)
-		return vroom_fail(EPROTO, "%s: announces doorbells beyond its BAR0 of %llu bytes",
-				  v->client.name, (unsigned long long)info->size);
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-	    (end < info->offset || end > (uint64_t)st.st_size))
-		return vroom_fail(EPROTO, "%s: announces doorbells beyond its file of %llu bytes",
-				  v->client.name, (unsigned long long)st.st_size);
-	map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-		   (off_t)(info->offset + offset));
-	if (map == MAP_FAILED)
-		return 0; /* then doorbells are messages */
-	v->bar0_map = map;
-	v->bar0_map_offset = offset;
-	v->bar0_map_bytes = size;
-	v->base.doorbells = (void *)(map + (NVME_REG_DOORBELLS - offset));
-	v->base.doorbell_bytes = size - (NVME_REG_DOORBELLS - offset);
-	return 0;
-}
-
-static int map_bar0(struct vfio_user *v)
-{
-	union {
-		struct vfio_region_info info;
-		char bytes[4096];
-	} out = { .info = { .argsz = sizeof(out), .index = VFIO_PCI_BAR0_REGION_INDEX } }, in;
-	int fd;
-	struct vfio_user_message m = { .command = VFIO_USER_DEVICE_GET_REGION_INFO,
-				       .payload = &out,
-				       .bytes = sizeof(out.info),
-				       .reply = &in,
-				       .capacity = sizeof(in),
-				       .least = sizeof(in.info),
-				       .reply_fd = &fd };
-	uint64_t offset, size;
-	int ret = vfio_user_exchange(&v->client, &m);
-
-	if (ret)
-		return ret;
-	if (in.info.size <= NVME_REG_DOORBELLS)
-		ret = vroom_fail(ENODEV, "%s: BAR0 of %llu bytes has no room for doorbells",
-				 v->client.name, (unsigned long long)in.info.size);
-	else if (fd >= 0 && find_mappable(in.bytes, m.reply_bytes, &offset, &size))
-		ret = map_doorbells(v, &in.info, fd, offset, size);
-	if (fd >= 0)
-		close(fd);
-	return ret;
-}
-
-/*
- * With a sleep word the server may sleep although doorbells are plain stores: whoever writes
- * one and sees the word set signals the ioeventfd. The store and the load need no fence
- * between them, since the server issues a membarrier() on its side before it sleeps.
- */
-static int setup_wake(struct vfio_user *v)
-{
-	union {
-		struct vfio_user_region_io_fds io;
-		char bytes[sizeof(struct vfio_user_region_io_fds) +
-			   VFIO_USER_MAX_FDS * sizeof(struct vfio_user_ioeventfd)];
-	} out = { .io = { .argsz = sizeof(out), .index = VFIO_PCI_BAR0_REGION_INDEX } }, in;
-	struct vfio_user_message m = { .command = VFIO_USER_DEVICE_GET_REGION_IO_FDS,
-				       .payload = &out,
-				       .bytes = sizeof(out.io),
-				       .reply = &in,
-				       .capacity = sizeof(in),
-				       .least = sizeof(in.io),
-				       .reply_fd = &v->wake_fd };
-	uint64_t word = (uint64_t)v->sleep_word;
-	int ret;
-
-	if (v->sleep_word < 0 || !v->bar0_map || word % 4 || word < v->bar0_map_offset ||
-	    word + 4 > v->bar0_map_offset + v->bar0_map_bytes)
-		return 0;
-	ret = vfio_user_exchange(&v->client, &m);
-	if (ret || v->wake_fd < 0)
-		return ret;
-	v->base.needs_kick = (void *)(v->bar0_map + (word - v->bar0_map_offset));
-	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
-	return 0;
-}
-
-static int vfio_user_set_irq(struct vroom_transport *t, unsigned vector, int fd)
-{
-	union {
-		struct vfio_irq_set set;
-		char bytes[sizeof(struct vfio_irq_set)];
-	} out = { .set = { .argsz = sizeof(out),
-			   .flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
-			   .index = VFIO_PCI_MSIX_IRQ_INDEX,
-			   .start = vector,
-			   .count = 1 } };
-	struct vfio_user_message m = { .command = VFIO_USER_DEVICE_SET_IRQS,
-				       .payload = &out,
-				       .bytes = sizeof(out),
-				       .fds = &fd,
-				       .nr_fds = fd >= 0 };
-
-	return vfio_user_exchange(&((struct vfio_user *)t)->client, &m);
-}
-
-static int count_vectors(struct vfio_user *v)
-{
-	struct vfio_irq_info info = { .argsz = sizeof(info), .index = VFIO_PCI_MSIX_IRQ_INDEX };
-	int ret = ask(v, VFIO_USER_DEVICE_GET_IRQ_INFO, &info, sizeof(info), &info, sizeof(info));
-
-	v->base.vectors = ret ? 0 : info.count;
-	return ret;
-}
-
-/* *AT is where the MSI-X capability is in configuration space, 0: there is none. */
-static int find_msix(struct vfio_user *v, uint8_t *at)
-{
-	uint16_t status = 0, entry = 0; /* capability ID, offset of the next one */
-	int ret = config_read(v, PCI_STATUS, &status, 2);
-
-	*at = 0;
-	if (!ret && (status & PCI_STATUS_CAP_LIST))
-		ret = config_read(v, PCI_CAPABILITY_LIST, at, 1);
-	*at &= 0xfc; /* the two low bits are reserved */
-	/* No more than fit: the list may be a ring. */
-	for (unsigned left = (256 - PCI_STD_HEADER_SIZEOF) / 4; !ret && *at; left--) {
-		ret = config_read(v, *at, &entry, 2);
-		if ((entry & 0xff) == PCI_CAP_ID_MSIX)
-			return ret;
-		*at = left > 1 ? entry >> 8 & 0xfc : 0;
-	}
-	return ret;
-}
-
-/*
- * Vector 0 is the admin queue's, which is always polled; but some servers raise no interrupt at
- * all while it leads nowhere, so it is given an eventfd that nobody reads.
- */
-static int connect_vector_0(struct vfio_user *v)
-{
-	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	int ret;
-
-	if (fd < 0)
-		return vroom_fail(errno, "%s: eventfd: %s", v->client.name, strerror(errno));
-	ret = vfio_user_set_irq(&v->base, 0, fd);
-	close(fd); /* the server has its own */
-	return ret;
-}
-
-/*
- * With INTx off, a controller raises interrupts only while MSI-X Enable is set and Function Mask
- * is not (PCIe transport 3.8.4). Both survive a client in some servers.
- */
-static int setup_msix(struct vfio_user *v, bool wanted)
-{
-	uint16_t flags = 0, before;
-	uint8_t at;
-	int ret = find_msix(v, &at);
-
-	if (ret || !at) /* without the capability there are no vectors */
-		return ret;
-	ret = config_read(v, at + PCI_MSIX_FLAGS, &flags, 2);
-	if (!ret && wanted)
-		ret = count_vectors(v);
-	if (!ret && wanted)
-		ret = connect_vector_0(v);
-	before = flags;
-	flags &= (uint16_t) ~(PCI_MSIX_FLAGS_ENABLE | PCI_MSIX_FLAGS_MASKALL);
-	if (wanted)
-		flags |= PCI_MSIX_FLAGS_ENABLE;
-	if (ret || flags == before)
-		return ret;
-	return config_write(v, at + PCI_MSIX_FLAGS, &flags, 2);
+		return vroom_emulated_kill(&v->emulated, v->name);
+	return vroom_fail_on(v->name, ENOTSUP,
+			     "the controller's process was not started by vroom and keeps its "
+			     "access to memory; end it");
 }
 
 static int vfio_user_reset(struct vroom_transport *t)
@@ -453,93 +282,320 @@ static int vfio_user_reset(struct vroom_transport *t)
 	return ask((struct vfio_user *)t, VFIO_USER_DEVICE_RESET, NULL, 0, NULL, 0);
 }
 
-static int connect_socket(struct vfio_user *v, const char *path)
+static int vfio_user_set_irq(struct vroom_transport *t, unsigned vector, int fd)
 {
-	struct sockaddr_un sun = { .sun_family = AF_UNIX };
-	int fd;
+	struct vfio_irq_set set = {
+		.argsz = sizeof(set),
+		.flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
+		.index = VFIO_PCI_MSIX_IRQ_INDEX,
+		.start = vector,
+		.count = 1,
+	};
+	struct message m = { VFIO_USER_DEVICE_SET_IRQS, &set, sizeof(set),
+			     .fd = fd >= 0 ? &fd : NULL };
 
-	if (strlen(path) >= sizeof(sun.sun_path))
-		return vroom_fail(ENAMETOOLONG, "%s: socket paths are limited to %zu characters",
-				  path, sizeof(sun.sun_path) - 1);
-	memcpy(sun.sun_path, path, strlen(path));
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return vroom_fail(errno, "%s: %s", path, strerror(errno));
-	/* Not blocking, or a listener that never accepts would hold us up for ever. */
-	if (connect(fd, (const struct sockaddr *)&sun, sizeof(sun)) != 0) {
-		int err = errno;
+	return exchange((struct vfio_user *)t, &m);
+}
 
-		close(fd);
-		if (err == ECONNREFUSED)
-			return vroom_fail(err,
-					  "%s: nobody listens on this socket; start the "
-					  "controller, for instance with vroom emulate --socket",
-					  path);
-		if (err == EAGAIN)
-			return vroom_fail(EBUSY, "%s: the controller has another client", path);
-		return vroom_fail(err, "%s: %s", path, strerror(err));
-	}
-	fcntl(fd, F_SETFL, 0);
-	v->client.socket = fd;
-	v->client.may_be_busy = true; /* until it answers */
-	return 0;
+static void vfio_user_kick(struct vroom_transport *t)
+{
+	eventfd_write(((struct vfio_user *)t)->wake_fd, 1);
+}
+
+static int vfio_user_alive(struct vroom_transport *t)
+{
+	const struct vfio_user *v = (struct vfio_user *)t;
+	char byte;
+
+	return vfio_user_peek(v->socket, &byte, 1) < 0 ? gone(v) : 0;
 }
 
 static void vfio_user_close(struct vroom_transport *t, bool owner)
 {
 	struct vfio_user *v = (struct vfio_user *)t;
 
-	if (v->bar0_map)
-		munmap(v->bar0_map, v->bar0_map_bytes);
+	if (t->doorbells)
+		munmap((void *)(uintptr_t)t->doorbells, t->doorbell_bytes);
 	if (v->wake_fd >= 0)
 		close(v->wake_fd);
-	vfio_user_client_close(&v->client);
+	if (v->socket >= 0)
+		close(v->socket);
 	if (v->emulated.pid)
 		vroom_emulated_close(&v->emulated, owner);
-	free(v);
+	munmap(v, sizeof(*v));
+}
+
+/* The last reply where it is: while a transport is being opened nobody else uses it. */
+static const void *last_reply(struct vfio_user *v)
+{
+	return v->in.bytes + sizeof(v->in.header);
+}
+
+static int negotiate(struct vfio_user *v)
+{
+	static const struct vfio_user_version ask_for = {
+		VFIO_USER_MAJOR, VFIO_USER_MINOR,
+		"{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":4096}}"
+	};
+	const size_t head = offsetof(struct vfio_user_version, json);
+	const struct vfio_user_version *reply = last_reply(v);
+	struct json_object *root, *word;
+	int ret = ask(v, VFIO_USER_VERSION, &ask_for, head + strlen(ask_for.json) + 1, NULL, head);
+
+	if (ret)
+		return ret;
+	if (reply->major != VFIO_USER_MAJOR)
+		return vroom_fail_on(v->name, EPROTO, "speaks vfio-user %u.%u, vroom %u.%u",
+				     reply->major, reply->minor, VFIO_USER_MAJOR, VFIO_USER_MINOR);
+	v->in.bytes[VROOM_MIN(v->in.header.msg_size, sizeof(v->in.bytes) - 1)] = '\0';
+	root = json_tokener_parse(reply->json);
+	if (root && json_pointer_get(root, VFIO_USER_SLEEP_WORD, &word) == 0)
+		v->sleep_word = (uint64_t)json_object_get_int64(word);
+	json_object_put(root);
+	return 0;
+}
+
+static int connect_socket(const char *path)
+{
+	struct sockaddr_un sun = { .sun_family = AF_UNIX };
+	int fd, err;
+
+	if (strlen(path) >= sizeof(sun.sun_path))
+		return vroom_fail_on(path, ENAMETOOLONG,
+				     "socket paths are limited to %zu characters",
+				     sizeof(sun.sun_path) - 1);
+	strcpy(sun.sun_path, path);
+	/* Not blocking, or a listener that never accepts would hold us up for ever. */
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd >= 0 && connect(fd, (const struct sockaddr *)&sun, sizeof(sun)) == 0)
+		return fd;
+	err = errno;
+	close(fd);
+	if (err == EAGAIN)
+		return vroom_fail_on(path, EBUSY, "the controller has another client");
+	return vroom_fail_on(path, err, "%s",
+			     err == ECONNREFUSED ? "nobody listens on this socket; start the "
+						   "controller, for instance with vroom emulate "
+						   "--socket"
+						 : strerror(err));
 }
 
 static int reach_server(struct vfio_user *v, const struct vroom_address *addr, uint64_t file_bytes)
 {
-	int ret;
+	bool ours = addr->kind != VROOM_ADDRESS_SOCKET;
+	int ret = ours ? vroom_emulated_start(addr, file_bytes, &v->emulated)
+		       : connect_socket(addr->path);
 
-	if (addr->kind == VROOM_ADDRESS_SOCKET) {
-		ret = connect_socket(v, addr->path);
-		return ret ? ret : negotiate(v);
+	if (ret < 0)
+		return ret;
+	v->socket = ret;
+	v->may_be_busy = !ours; /* until it answers */
+	ret = negotiate(v);
+	v->may_be_busy = false;
+	return ret && ours ? vroom_emulated_why(&v->emulated, addr, ret) : ret;
+}
+
+/* The area of BAR0 that holds the doorbells and may be mapped; of no bytes when there is none. */
+static struct vfio_region_sparse_mmap_area find_doorbells(const struct vfio_region_info *info,
+							  size_t bytes)
+{
+	const struct vfio_region_info_cap_sparse_mmap *cap;
+	struct vfio_region_sparse_mmap_area none = { 0 }, all = { .size = info->size };
+
+	if (!(info->flags & VFIO_REGION_INFO_FLAG_MMAP))
+		return none;
+	if (!(info->flags & VFIO_REGION_INFO_FLAG_CAPS))
+		return all;
+	for (uint32_t at = info->cap_offset, last = 0;
+	     at > last && at % 8 == 0 && at + sizeof(*cap) <= bytes;
+	     last = at, at = cap->header.next) {
+		cap = (const void *)((const char *)info + at);
+		if (cap->header.id != VFIO_REGION_INFO_CAP_SPARSE_MMAP)
+			continue;
+		for (size_t i = 0, room = (bytes - at - sizeof(*cap)) / sizeof(*cap->areas);
+		     i < VROOM_MIN(cap->nr_areas, room); i++)
+			if (cap->areas[i].offset <= NVME_REG_DOORBELLS &&
+			    cap->areas[i].size > NVME_REG_DOORBELLS - cap->areas[i].offset)
+				return cap->areas[i];
+		return none;
 	}
-	ret = vroom_emulated_start(addr, file_bytes, &v->emulated);
+	return all;
+}
+
+/* Maps the doorbells in AREA of BAR0, which lies in FD. To touch more than is there is deadly. */
+static int map_doorbells(struct vfio_user *v, const struct vfio_region_info *info, int fd,
+			 struct vfio_region_sparse_mmap_area area)
+{
+	uint64_t start = info->offset + NVME_REG_DOORBELLS,
+		 end = info->offset + area.offset + area.size;
+	struct stat st;
+	void *map;
+
+	if (area.size > info->size || area.offset > info->size - area.size)
+		return vroom_fail_on(v->name, EPROTO,
+				     "announces doorbells beyond its BAR0 of %llu bytes",
+				     (unsigned long long)info->size);
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+	    (end < info->offset || end > (uint64_t)st.st_size))
+		return vroom_fail_on(v->name, EPROTO,
+				     "announces doorbells beyond its file of %llu bytes",
+				     (unsigned long long)st.st_size);
+	map = mmap(NULL, end - start, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)start);
+	if (map == MAP_FAILED)
+		return 0; /* then doorbells are messages */
+	v->base.doorbells = map;
+	v->base.doorbell_bytes = end - start;
+	return 0;
+}
+
+static int map_bar0(struct vfio_user *v)
+{
+	struct vfio_region_info ask_for = { .argsz = VFIO_USER_MAX_MESSAGE - sizeof(v->in.header),
+					    .index = VFIO_PCI_BAR0_REGION_INDEX };
+	const struct vfio_region_info *info = last_reply(v);
+	struct vfio_region_sparse_mmap_area area;
+	int fd;
+	struct message m = { VFIO_USER_DEVICE_GET_REGION_INFO,
+			     &ask_for,
+			     sizeof(ask_for),
+			     NULL,
+			     sizeof(*info),
+			     .reply_fd = &fd };
+	int ret = exchange(v, &m);
+
 	if (ret)
 		return ret;
-	v->client.socket = v->emulated.socket;
-	ret = negotiate(v);
-	return ret ? vroom_emulated_why(&v->emulated, addr, ret) : 0;
+	area = find_doorbells(info, v->in.header.msg_size - sizeof(v->in.header));
+	if (info->size <= NVME_REG_DOORBELLS)
+		ret = vroom_fail_on(v->name, ENODEV, "BAR0 of %llu bytes has no room for doorbells",
+				    (unsigned long long)info->size);
+	else if (fd >= 0 && area.size)
+		ret = map_doorbells(v, info, fd, area);
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+/*
+ * Whoever writes a doorbell and sees the sleep word set signals the ioeventfd. The store and the
+ * load need no fence between them: the server issues a membarrier() before it sleeps.
+ */
+static int setup_wake(struct vfio_user *v)
+{
+	struct vfio_user_region_io_fds io = {
+		.argsz = sizeof(io) + VFIO_USER_MAX_FDS * sizeof(struct vfio_user_ioeventfd),
+		.index = VFIO_PCI_BAR0_REGION_INDEX
+	};
+	struct message m = { VFIO_USER_DEVICE_GET_REGION_IO_FDS, &io, sizeof(io),
+			     .reply_fd = &v->wake_fd };
+	uint64_t at = v->sleep_word - NVME_REG_DOORBELLS;
+	int ret;
+
+	if (v->sleep_word % 4 || at / 4 >= v->base.doorbell_bytes / 4)
+		return 0;
+	ret = exchange(v, &m);
+	if (ret || v->wake_fd < 0)
+		return ret;
+	v->base.needs_kick = v->base.doorbells + at / 4;
+	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
+	return 0;
+}
+
+/* Where the MSI-X capability is in configuration space, or 0. */
+static unsigned find_msix(const uint8_t *config)
+{
+	unsigned next = PCI_CAPABILITY_LIST, at;
+
+	if (!(config[PCI_STATUS] & PCI_STATUS_CAP_LIST))
+		return 0;
+	/* No more than fit: the list may be a ring. */
+	for (unsigned left = CONFIG_BYTES / 4; left; left--) {
+		at = config[next] & 0xfc; /* the two low bits are reserved */
+		if (!at || config[at + PCI_CAP_LIST_ID] == PCI_CAP_ID_MSIX)
+			return at;
+		next = at + PCI_CAP_LIST_NEXT;
+	}
+	return 0;
+}
+
+/*
+ * With INTx off, a controller raises interrupts only while MSI-X Enable is set and Function Mask
+ * is not (PCIe transport 3.8.4). Both survive a client in some servers.
+ */
+static int setup_msix(struct vfio_user *v, const uint8_t *config, bool wanted)
+{
+	unsigned at = find_msix(config);
+	uint16_t before, flags;
+	int fd, ret;
+
+	if (!at)
+		return 0;
+	memcpy(&before, config + at + PCI_MSIX_FLAGS, sizeof(before));
+	flags = before & (uint16_t) ~(PCI_MSIX_FLAGS_ENABLE | PCI_MSIX_FLAGS_MASKALL);
+	if (wanted) {
+		/* Some servers raise none while vector 0, which is not waited for, leads nowhere.
+		 */
+		fd = eventfd(0, EFD_CLOEXEC);
+		ret = vfio_user_set_irq(&v->base, 0, fd);
+		close(fd);
+		if (ret)
+			return ret;
+		v->base.vectors = (flags & PCI_MSIX_FLAGS_QSIZE) + 1;
+		flags |= PCI_MSIX_FLAGS_ENABLE;
+	}
+	return flags == before ? 0 : config_write(v, at + PCI_MSIX_FLAGS, flags);
+}
+
+static int setup_function(struct vfio_user *v, bool interrupts)
+{
+	struct vfio_user_device_info info = { .argsz = sizeof(info) };
+	struct vfio_user_region_access at = { 0, VFIO_PCI_CONFIG_REGION_INDEX, CONFIG_BYTES };
+	uint8_t config[CONFIG_BYTES];
+	uint32_t class;
+	int ret = ask(v, VFIO_USER_DEVICE_GET_INFO, &info, sizeof(info), &info, sizeof(info));
+
+	if (ret)
+		return ret;
+	if (!(info.flags & VFIO_DEVICE_FLAGS_PCI))
+		return vroom_fail_on(v->name, ENODEV, "serves a device that is not a PCI function");
+	ret = ask(v, VFIO_USER_REGION_READ, &at, sizeof(at), NULL, sizeof(at) + CONFIG_BYTES);
+	if (ret)
+		return ret;
+	memcpy(config, (const char *)last_reply(v) + sizeof(at), sizeof(config));
+	memcpy(&class, config + PCI_CLASS_REVISION, sizeof(class));
+	if (class >> 8 != VROOM_PCI_CLASS_NVME)
+		return vroom_fail_on(v->name, ENODEV,
+				     "serves a PCI function of class %06xh, not an NVMe controller "
+				     "(%06xh)",
+				     class >> 8, VROOM_PCI_CLASS_NVME);
+	ret = config_write(v, PCI_COMMAND,
+			   PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE);
+	return ret ? ret : setup_msix(v, config, interrupts);
 }
 
 static int vfio_user_open(const struct vroom_address *addr, const struct vroom_transport_opts *opts,
 			  struct vroom_transport **out)
 {
-	struct vfio_user *v = calloc(1, sizeof(*v));
-	int ret;
+	struct vfio_user *v;
+	int ret = vroom_share(addr->text, sizeof(*v), (void **)&v);
 
-	if (!v)
-		return vroom_fail(ENOMEM, "%s: out of memory", addr->text);
+	if (ret)
+		return ret;
 	v->base.ops = &vroom_transport_vfio_user;
 	v->base.numa_node = -1;
 	v->wake_fd = -1;
-	v->sleep_word = -1;
-	v->client.name = addr->text;
-	v->client.timeout_ms = opts->timeout_ms;
-	ret = vfio_user_client_init(&v->client);
+	v->name = addr->text;
+	v->socket = -1;
+	v->timeout_ms = opts->timeout_ms;
+	ret = vroom_lock_init(&v->lock);
 	if (!ret)
 		ret = reach_server(v, addr, opts->file_bytes);
 	if (!ret)
-		ret = check_device(v);
+		ret = setup_function(v, opts->interrupts);
 	if (!ret)
 		ret = map_bar0(v);
 	if (!ret)
 		ret = setup_wake(v);
-	if (!ret)
-		ret = setup_msix(v, opts->interrupts);
 	if (ret)
 		vfio_user_close(&v->base, true);
 	else

@@ -6,78 +6,67 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/size.h"
+
 int vfio_user_send(int socket, const struct vfio_user_header *header, const void *payload,
 		   const int *fds, unsigned nr_fds, int flags)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)] = { 0 };
-	size_t bytes = header->msg_size - sizeof(*header);
 	struct iovec iov[2] = {
-		{ .iov_base = (void *)(uintptr_t)header, .iov_len = sizeof(*header) },
-		{ .iov_base = (void *)(uintptr_t)payload, .iov_len = bytes },
+		{ (void *)(uintptr_t)header, sizeof(*header) },
+		{ (void *)(uintptr_t)payload, header->msg_size - sizeof(*header) },
 	};
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = bytes ? 2 : 1 };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 	ssize_t n;
 
 	if (nr_fds) {
-		struct cmsghdr *cmsg;
+		struct cmsghdr *c = (struct cmsghdr *)control;
 
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int) * nr_fds);
+		memcpy(CMSG_DATA(c), fds, sizeof(int) * nr_fds);
 		msg.msg_control = control;
-		msg.msg_controllen = CMSG_SPACE(sizeof(int) * nr_fds);
-		cmsg = CMSG_FIRSTHDR(&msg);
-		cmsg->cmsg_level = SOL_SOCKET;
-		cmsg->cmsg_type = SCM_RIGHTS;
-		cmsg->cmsg_len = CMSG_LEN(sizeof(int) * nr_fds);
-		memcpy(CMSG_DATA(cmsg), fds, sizeof(int) * nr_fds);
+		msg.msg_controllen = c->cmsg_len;
 	}
-	do {
-		n = sendmsg(socket, &msg, flags | MSG_NOSIGNAL);
-	} while (n < 0 && errno == EINTR);
+	n = sendmsg(socket, &msg, flags | MSG_NOSIGNAL);
 	if (n < 0)
 		return -errno;
 	/* A message fits into the socket's buffer, which takes all of it or nothing. */
 	return n == (ssize_t)header->msg_size ? 0 : -EPIPE;
 }
 
-/* Descriptors beyond what a message may carry are closed. */
-static void collect_fds(struct vfio_user_inbox *in, struct msghdr *msg)
+ssize_t vfio_user_peek(int socket, void *buffer, size_t size)
 {
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		const int *fds = (const int *)(void *)CMSG_DATA(c);
-		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	ssize_t n = recv(socket, buffer, size, MSG_PEEK | MSG_DONTWAIT);
 
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t i = 0; i < count; i++) {
-			if (in->nr_fds < VFIO_USER_MAX_FDS)
-				in->fds[in->nr_fds++] = fds[i];
-			else
-				close(fds[i]);
-		}
-	}
+	if (n < 0)
+		return errno == EAGAIN ? 0 : -errno;
+	return n ? n : -EPIPE;
 }
 
-/* One recvmsg(). Positive: bytes, 0: nothing there, negative: the connection is lost. */
-static ssize_t take(int socket, struct vfio_user_inbox *in, size_t bytes)
+/* BYTES that are there, and descriptors: the kernel closes those that a message may not carry. */
+static void take(int socket, struct vfio_user_inbox *in, size_t bytes)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * VFIO_USER_MAX_FDS)];
-	struct iovec iov = { .iov_base = in->bytes + in->received, .iov_len = bytes };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control,
-			      .msg_controllen = sizeof(control) };
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(in->fds))];
+	struct iovec iov = { in->bytes + in->received, bytes };
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = CMSG_LEN(sizeof(int) * (VFIO_USER_MAX_FDS - in->nr_fds)),
+	};
 	ssize_t n = recvmsg(socket, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
 
-	if (n > 0) {
-		collect_fds(in, &msg);
-		in->received += (size_t)n;
-		return n;
+	if (c && c->cmsg_type == SCM_RIGHTS) {
+		memcpy(in->fds + in->nr_fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
+		in->nr_fds += (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 	}
-	if (n == 0)
-		return -EPIPE;
-	return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+	in->received += (size_t)VROOM_MAX(n, 0);
 }
 
-/* 1: the message is complete, 0: not yet, -EMSGSIZE: it is none. */
+/* 1: the first RECEIVED bytes hold a message, 0: not yet all of it, -EMSGSIZE: it is none. */
 static int is_complete(const struct vfio_user_inbox *in, size_t received)
 {
 	if (received < sizeof(in->header))
@@ -89,31 +78,26 @@ static int is_complete(const struct vfio_user_inbox *in, size_t received)
 
 int vfio_user_receive(int socket, struct vfio_user_inbox *in)
 {
-	ssize_t n;
-	int done;
+	int complete;
 
-	if (!in->received) {
-		/* Taken in one call if that can be, so that who is killed took all or nothing.
-		 * Descriptors in the middle of a message end a call early, and a look as well. */
-		n = recv(socket, in->bytes, sizeof(in->bytes), MSG_PEEK | MSG_DONTWAIT);
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			return 0;
-		if (n > 0 && is_complete(in, (size_t)n) == 1) {
-			n = take(socket, in, in->header.msg_size);
-			return n > 0 ? 1 : (int)n;
-		}
-	}
-	while ((done = is_complete(in, in->received)) == 0) {
-		size_t want = in->received < sizeof(in->header) ? sizeof(in->header)
-								: in->header.msg_size;
+	while (!(complete = is_complete(in, in->received))) {
+		size_t room = sizeof(in->bytes) - in->received, want;
+		ssize_t n = vfio_user_peek(socket, in->bytes + in->received, room);
 
-		in->taking = true;
-		n = take(socket, in, want - in->received);
-		in->taking = false;
 		if (n <= 0)
 			return (int)n;
+		want = (size_t)n;
+		complete = is_complete(in, in->received + want);
+		if (complete < 0)
+			return complete;
+		if (complete)
+			want = in->header.msg_size - in->received;
+		/* Who is killed while it takes a whole message took all of it or nothing. */
+		in->taking = in->received || !complete;
+		take(socket, in, want);
+		in->taking = false;
 	}
-	return done;
+	return complete;
 }
 
 void vfio_user_drop_fds(struct vfio_user_inbox *in)

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The vfio-user protocol on the wire (vfio-user Protocol Specification 0.9.x): what the
- * client (vfio_user_client.c) and the emulated controller's server share. Structures that the
- * protocol takes over from the kernel's VFIO come from <linux/vfio.h>. At the end: how a message
- * with its descriptors goes onto the socket and comes off it.
+ * The vfio-user protocol on the wire (vfio-user Protocol Specification 0.9.x), for the client and
+ * the emulated controller's server. What it takes over from the kernel is in <linux/vfio.h>.
  */
 #ifndef VROOM_VFIO_USER_WIRE_H
 #define VROOM_VFIO_USER_WIRE_H
@@ -11,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum vfio_user_command {
 	VFIO_USER_VERSION = 1,
@@ -23,8 +22,6 @@ enum vfio_user_command {
 	VFIO_USER_DEVICE_SET_IRQS = 8,
 	VFIO_USER_REGION_READ = 9,
 	VFIO_USER_REGION_WRITE = 10,
-	VFIO_USER_DMA_READ = 11,
-	VFIO_USER_DMA_WRITE = 12,
 	VFIO_USER_DEVICE_RESET = 13,
 };
 
@@ -52,7 +49,7 @@ _Static_assert(sizeof(struct vfio_user_header) == 16, "vfio-user header");
 struct vfio_user_version {
 	uint16_t major;
 	uint16_t minor;
-	char json[]; /* capabilities, with the terminating NUL */
+	char json[1020]; /* capabilities; as much is sent as there is, with the NUL */
 };
 
 struct vfio_user_device_info {
@@ -62,31 +59,12 @@ struct vfio_user_device_info {
 	uint32_t num_irqs;
 };
 
-#define VFIO_USER_DMA_READABLE	0x1u
-#define VFIO_USER_DMA_WRITEABLE 0x2u
-struct vfio_user_dma_map {
-	uint32_t argsz;
-	uint32_t flags;
-	uint64_t offset; /* into the file descriptor */
-	uint64_t addr;	 /* IOVA */
-	uint64_t size;
-};
-_Static_assert(sizeof(struct vfio_user_dma_map) == 32, "DMA_MAP");
-
-#define VFIO_USER_DMA_UNMAP_ALL 0x2u
-struct vfio_user_dma_unmap {
-	uint32_t argsz;
-	uint32_t flags;
-	uint64_t addr;
-	uint64_t size;
-};
-_Static_assert(sizeof(struct vfio_user_dma_unmap) == 24, "DMA_UNMAP");
+/* DMA_MAP has struct vfio_iommu_type1_dma_map, in which vaddr is an offset into the descriptor. */
 
 struct vfio_user_region_access {
 	uint64_t offset;
 	uint32_t region;
-	uint32_t count; /* bytes */
-	uint8_t data[];
+	uint32_t count; /* bytes; they follow */
 };
 _Static_assert(sizeof(struct vfio_user_region_access) == 16, "REGION_READ/WRITE");
 
@@ -111,13 +89,11 @@ struct vfio_user_region_io_fds {
 };
 
 /*
- * vroom's own capability, in the JSON of the server's version reply; others ignore it.
- * {"capabilities": {"vroom": {"sleep_word": OFFSET}}}: a 32-bit word in BAR0's mappable
- * area that is non-zero while the controller sleeps. A client that finds it set after a
+ * vroom's own, in the JSON of the server's version reply: the offset of a 32-bit word in BAR0's
+ * mappable area that is non-zero while the controller sleeps. A client that finds it set after a
  * doorbell write signals the doorbells' ioeventfd.
  */
-#define VFIO_USER_CAP_VROOM	 "vroom"
-#define VFIO_USER_CAP_SLEEP_WORD "sleep_word"
+#define VFIO_USER_SLEEP_WORD "/capabilities/vroom/sleep_word"
 
 /*
  * Sends HEADER, the PAYLOAD that its msg_size tells of, and NR_FDS descriptors. FLAGS as
@@ -126,20 +102,20 @@ struct vfio_user_region_io_fds {
 int vfio_user_send(int socket, const struct vfio_user_header *header, const void *payload,
 		   const int *fds, unsigned nr_fds, int flags);
 
-/*
- * A message as it comes in, in as many pieces as the socket hands out. Usable in memory that
- * processes share: who takes it over from one that died sets nr_fds to 0, since descriptors
- * died as well, and gives the connection up if TAKING is set.
+/* A look, without waiting, at SIZE bytes at most: how many, 0: none, else: the connection is lost.
  */
+ssize_t vfio_user_peek(int socket, void *buffer, size_t size);
+
+/* A message as it comes in, in as many pieces as the socket hands out. */
 struct vfio_user_inbox {
 	union {
 		struct vfio_user_header header;
-		char bytes[VFIO_USER_MAX_MESSAGE];
+		_Alignas(8) char bytes[VFIO_USER_MAX_MESSAGE];
 	};
 	size_t received; /* bytes; 0: the next message has not begun */
 	int fds[VFIO_USER_MAX_FDS];
 	unsigned nr_fds;
-	bool taking; /* a call is under way that may take a part of a message off the socket */
+	bool taking; /* who dies now leaves nobody who knows where the next message begins */
 };
 
 /*

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "transport/choose.h"
+#include "transport/transport.h"
 #include "vroom_nvme.h"
 
 #define BYTES	   (2ul << 20) /* a huge page */
