@@ -99,7 +99,7 @@ static bool is_claimed(struct holder *h, const char *name)
 	return fd < 0 && errno == EBUSY && says(h, "claimed by the kernel or another container");
 }
 
-/* NAME: nvme0n1, nvme0n1p1, ng0n1 or nvme0, of this class of devices. */
+/* Is there a NAME (nvme0n1, nvme0n1p1, ng0n1, nvme0) in this class of devices, and held? */
 static bool is_held(struct holder *h, const char *name, const char *class)
 {
 	bool block = !strcmp(class, "block");
@@ -137,13 +137,9 @@ bool vroom_device_holder(const char *bdf, char *text, size_t size)
 	text[0] = '\0';
 	for (int i = 0; i < count && !held; i++) {
 		h.disk = names[i].name;
-		if (!names[i].nsid)
-			held = is_held(&h, h.disk, "nvme");
-		else if (!strncmp(h.disk, "ng", 2))
-			held = is_held(&h, h.disk, "nvme-generic");
-		else
-			held = vroom_for_entries(on_partition, &h, "/sys/class/block/%s", h.disk) ||
-			       is_held(&h, h.disk, "block");
+		held = vroom_for_entries(on_partition, &h, "/sys/class/block/%s", h.disk) ||
+		       is_held(&h, h.disk, "block") || is_held(&h, h.disk, "nvme-generic") ||
+		       is_held(&h, h.disk, "nvme");
 	}
 	return held;
 }
