@@ -17,7 +17,6 @@
 #include "base/size.h"
 #include "core/ctrlr.h"
 #include "core/prp.h"
-#include "core/qpair.h"
 #include "transport/transport.h"
 
 #define DEFAULT_TIMEOUT_MS 30000

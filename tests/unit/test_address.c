@@ -17,7 +17,6 @@
 #include "unit.h"
 #include "vroom.h"
 /* Of the emulated controller, which is not in the library. */
-#include "emulator/size.c"
 
 static char dir[] = "/tmp/vroom-unit-XXXXXX";
 
