@@ -80,6 +80,12 @@ void vroom_hmb_take_back(struct vroom_ctrlr *c);
 void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
+/*
+ * Is a doorbell write a call into an emulator? Only emulated controllers have the command
+ * Doorbell Buffer Config (Base 5.8), and only those on a PCI bus trap.
+ */
+bool vroom_ctrlr_traps(const struct vroom_ctrlr *c);
+
 /* vroom_error() without the controller's address in front. */
 const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c);
 

@@ -104,11 +104,7 @@ static int create_queues(struct vroom_qpair *qp)
 	return ret;
 }
 
-/*
- * Is a doorbell write a call into an emulator? Only emulated controllers have the command
- * Doorbell Buffer Config (Base 5.8), and only those on a PCI bus trap.
- */
-static bool doorbells_trap(const struct vroom_ctrlr *c)
+bool vroom_ctrlr_traps(const struct vroom_ctrlr *c)
 {
 	return c->transport->on_bus && (c->id.oacs & NVME_OACS_DOORBELL_BUFFER);
 }
@@ -116,7 +112,7 @@ static bool doorbells_trap(const struct vroom_ctrlr *c)
 static int allocate(struct vroom_qpair *qp)
 {
 	struct vroom_qpair_cold *cold = qp->cold;
-	bool traps = doorbells_trap(qp->ctrlr);
+	bool traps = vroom_ctrlr_traps(qp->ctrlr);
 	int ret = vroom_queues_init(qp->ctrlr, qp->qid, &qp->sq, &qp->cq, cold->kicks, traps);
 
 	if (ret)

@@ -75,6 +75,8 @@ static inline void vroom_qpair_forget_window(struct vroom_qpair *qp)
 /* Holds all free slots back: nothing is submitted, and each poll comes to vroom_poll_rest(). */
 void vroom_qpair_block(struct vroom_qpair *qp);
 void vroom_qpair_unblock(struct vroom_qpair *qp);
+/* Moves slots that were freed since to those that are held back. */
+void vroom_qpair_hold_back(struct vroom_qpair *qp);
 /* The opcode and blocks that a slot's command names. */
 static inline uint8_t vroom_slot_opcode(const struct vroom_slot *slot)
 {

@@ -196,8 +196,7 @@ static int post(struct vroom_qpair *qp, const struct vroom_io *io, struct vroom_
 	return 0;
 }
 
-/* Moves slots that were freed since to those that are held back. */
-static void hold_back(struct vroom_qpair *qp)
+void vroom_qpair_hold_back(struct vroom_qpair *qp)
 {
 	while (qp->free_slot != VROOM_NO_SLOT) {
 		struct vroom_slot *slot = &qp->slots[qp->free_slot];
@@ -220,14 +219,14 @@ void vroom_qpair_block(struct vroom_qpair *qp)
 		qp->cq.slack = qp->cq.left = 0;
 		qp->cold->held_slot = VROOM_NO_SLOT;
 	}
-	hold_back(qp);
+	vroom_qpair_hold_back(qp);
 }
 
 void vroom_qpair_unblock(struct vroom_qpair *qp)
 {
 	if (!qp->blocked)
 		return;
-	hold_back(qp);
+	vroom_qpair_hold_back(qp);
 	qp->blocked = false;
 	qp->cq.slack = qp->cq.left = qp->cold->slack;
 	qp->free_slot = qp->cold->held_slot;
