@@ -96,7 +96,8 @@ def test_kill_one_job_and_the_others_go_on(tmp_path):
     assert status == 0 and "got signal=9" in text and "IOPS=" in text
     data = path.read_bytes()
     assert data[: 2 * MIB] == b"\x5a" * 2 * MIB
-    assert data[-2 * MIB :] == b"\x5a" * 2 * MIB
+    # The last job's beginning: how far it comes in the time is the machine's affair.
+    assert data[192 * MIB : 194 * MIB] == b"\x5a" * 2 * MIB
 
 
 def test_queue_pairs_of_killed_jobs_are_reclaimed(tmp_path):
