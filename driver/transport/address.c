@@ -43,7 +43,7 @@ static size_t address_length(const char *text)
 	return length;
 }
 
-/* Takes ns=N out of the option list; the rest stays for the emulated controller. */
+/* Takes ns=N out of the options, each after a comma; the rest stays for the emulated controller. */
 static int take_options(struct vroom_address *a, const char *options)
 {
 	char copy[PATH_MAX], *rest, *end = a->options;
@@ -99,25 +99,20 @@ static bool is_nvme_name(const char *name)
 	return strncmp(name, "nvme", 4) == 0 || strncmp(name, "ng", 2) == 0;
 }
 
-/* Nothing has this name in the file system, as ERR says. */
-static int take_absent(struct vroom_address *a, int err)
-{
-	char bdf[VROOM_BDF_MAX];
-
-	if (vroom_device_parse(a->path, bdf) ||
-	    (strncmp(a->path, "/dev/", 5) == 0 && is_nvme_name(a->path + 5)))
-		return take_pci(a);
-	a->kind = VROOM_ADDRESS_FILE; /* to be created */
-	return err == ENOENT ? 0 : vroom_fail_on(a->text, err, "%s", strerror(err));
-}
-
-/* What is at A's path. */
 static int take_path(struct vroom_address *a)
 {
+	char bdf[VROOM_BDF_MAX];
 	struct stat st;
 
-	if (stat(a->path, &st) != 0)
-		return take_absent(a, errno);
+	if (stat(a->path, &st) != 0) {
+		int err = errno;
+
+		if (vroom_device_parse(a->path, bdf) ||
+		    (strncmp(a->path, "/dev/", 5) == 0 && is_nvme_name(a->path + 5)))
+			return take_pci(a);
+		a->kind = VROOM_ADDRESS_FILE; /* to be created */
+		return err == ENOENT ? 0 : vroom_fail_on(a->text, err, "%s", strerror(err));
+	}
 	switch (st.st_mode & S_IFMT) {
 	case S_IFREG: a->kind = VROOM_ADDRESS_FILE; return 0;
 	case S_IFSOCK: a->kind = VROOM_ADDRESS_SOCKET; return 0;
@@ -126,9 +121,7 @@ static int take_path(struct vroom_address *a)
 	case S_IFCHR:
 		if (is_nvme_name(basename(a->path)))
 			return take_pci(a);
-		return vroom_fail_on(a->text, ENODEV,
-				     "is a device, but not an NVMe one; name a file, a vfio-user "
-				     "socket or an NVMe device");
+		return vroom_fail_on(a->text, ENODEV, "is a device, but not an NVMe one");
 	default: return vroom_fail_on(a->text, ENODEV, "is neither a file, a socket nor a device");
 	}
 }
@@ -136,7 +129,7 @@ static int take_path(struct vroom_address *a)
 int vroom_address_parse(const char *text, struct vroom_address *out)
 {
 	size_t length;
-	int ret = 0;
+	int ret;
 
 	memset(out, 0, sizeof(*out));
 	if (!text || !*text)
@@ -147,8 +140,7 @@ int vroom_address_parse(const char *text, struct vroom_address *out)
 	strcpy(out->text, text);
 	length = address_length(text);
 	memcpy(out->path, text, length);
-	if (text[length])
-		ret = take_options(out, text + length + 1);
+	ret = take_options(out, text + length);
 	if (ret)
 		return ret;
 	if (strcmp(out->path, "emu-mem") == 0)

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The emulated controller as a process, in a session of its own, so that Ctrl-C reaches the program
- * that does I/O and not the device under it. It ends by itself when all have closed its socket.
- *
- * It is nobody's child: a program that waits for its children must neither wait for it nor get
- * its status. A process in the middle starts it and ends; that one's end sends no signal and is
- * seen by who asks with __WCLONE only. Both are raw clones: fork() would run the program's handlers
- * (pthread_atfork), which expect a fork of the program.
+ * The emulated controller as a process: in a session of its own, so that Ctrl-C reaches the program
+ * that does I/O and not the device under it, and nobody's child, so that no program waits for it or
+ * gets its status. A process in the middle starts it and ends. Both are raw clones: fork() would
+ * run the program's handlers (pthread_atfork), which expect a fork of the program.
  */
 #include "transport/emulated.h"
 
@@ -32,14 +29,13 @@
 #include "base/error.h"
 #include "transport/vfio_user_wire.h"
 
-#define GRACE_MS 500  /* what a controller has to end by itself */
-#define KILL_MS	 2000 /* and once it is killed */
+#define COMMAND_MAX (PATH_MAX + sizeof("/../vroom"))
+#define GRACE_MS    500	 /* what a controller has to end by itself */
+#define KILL_MS	    2000 /* and once it is killed */
 
 #ifndef VROOM_BINDIR
 #define VROOM_BINDIR "/usr/local/bin"
 #endif
-
-#define COMMAND_MAX (PATH_MAX + sizeof("/../vroom"))
 
 static bool is_program(const char *path)
 {
@@ -92,8 +88,7 @@ struct start {
 	int socket, report; /* the controller's descriptors */
 };
 
-static void add(struct start *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct start *s, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void add(struct start *s, const char *format, ...)
 {
 	va_list args;
 
@@ -165,7 +160,8 @@ static int give_birth(const struct start *s, int socket, struct vroom_emulated *
 	pid_t middle, pid;
 	int ret;
 
-	/* Signals to the program's group are not for the copy of the program in the middle. */
+	/* Signals to the program's group are not for its copy in the middle, whose end sends none.
+	 */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	middle = (pid_t)syscall(SYS_clone, 0, NULL, NULL, NULL, NULL);
@@ -217,11 +213,11 @@ int vroom_emulated_why(const struct vroom_emulated *e, const struct vroom_addres
 
 	line[n > 0 ? n : 0] = '\0';
 	line[strcspn(line, "\n")] = '\0';
-	if (line[0] && strncmp(line, addr->path, strlen(addr->path)) == 0)
+	if (!line[0])
+		return ret;
+	if (strncmp(line, addr->path, strlen(addr->path)) == 0)
 		return vroom_fail(-ret, "%s", line);
-	if (line[0])
-		return vroom_fail_on(addr->text, -ret, "%s", line);
-	return ret;
+	return vroom_fail_on(addr->text, -ret, "%s", line);
 }
 
 static bool has_ended(const struct vroom_emulated *e, unsigned within_ms)

@@ -15,8 +15,8 @@ struct vroom_emulated {
 	int report_fd; /* what it says before it serves */
 };
 
-/* Runs `vroom emulate` for ADDR and returns a socket that is connected to it, or a negative errno.
- * A file is created, or extended to FILE_BYTES. */
+/* Runs `vroom emulate` for ADDR and returns a socket to it, or a negative errno. A file is created,
+ * or extended to FILE_BYTES. */
 int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
 			 struct vroom_emulated *out);
 

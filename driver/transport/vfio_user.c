@@ -78,8 +78,7 @@ static int gone(const struct vfio_user *v)
 	if (v->may_be_busy)
 		return vroom_fail_on(v->name, EBUSY, "the controller has another client");
 	return vroom_fail_on(v->name, ENODEV,
-			     "the controller's process closed the connection; start it again and "
-			     "repeat the run");
+			     "the controller's process closed the connection; start it again");
 }
 
 /*
@@ -111,15 +110,13 @@ static int take_reply(struct vfio_user *v, const struct message *m)
 {
 	struct vfio_user_inbox *in = &v->in;
 	size_t bytes = in->header.msg_size - sizeof(in->header);
-	uint32_t err = in->header.error_no;
+	uint32_t error_no = in->header.error_no;
+	int err = error_no && error_no < 4096 ? (int)error_no : EINVAL;
 
 	in->received = 0;
-	if (in->header.flags & VFIO_USER_FLAG_ERROR) {
-		if (!err || err >= 4096)
-			err = EINVAL;
-		return vroom_fail_on(v->name, (int)err, "the controller refused %s: %s",
-				     command_names[m->command], strerror((int)err));
-	}
+	if (in->header.flags & VFIO_USER_FLAG_ERROR)
+		return vroom_fail_on(v->name, err, "the controller refused %s: %s",
+				     command_names[m->command], strerror(err));
 	if (bytes < m->reply_bytes)
 		return vroom_fail_on(v->name, EPROTO, "%s was answered with %zu bytes, not %zu",
 				     command_names[m->command], bytes, m->reply_bytes);
@@ -158,8 +155,7 @@ static int exchange_locked(struct vfio_user *v, const struct message *m)
 	case 0: return take_reply(v, m);
 	case -EAGAIN:
 		return vroom_fail_on(v->name, ETIMEDOUT,
-				     "no answer to %s within %u ms; is the controller's process "
-				     "stuck%s?",
+				     "no answer to %s within %u ms; is its process stuck%s?",
 				     command_names[m->command], timeout_ms,
 				     v->may_be_busy ? ", or serving another client" : "");
 	case -EMSGSIZE:
@@ -243,8 +239,7 @@ static int vfio_user_dma_map(struct vroom_transport *t, struct vroom_dma_map *dm
 
 	if (dma->fd < 0)
 		return vroom_fail_on(v->name, ENOTSUP,
-				     "memory without a file cannot be shared with the controller's "
-				     "process");
+				     "memory without a file cannot be shared with a process");
 	for (size_t i = 0; i < dma->bytes >> dma->page_shift; i++)
 		dma->page_iova[i] = dma->iova + (i << dma->page_shift);
 	return exchange(v, &m);
@@ -264,9 +259,9 @@ static int vfio_user_cut_off(struct vroom_transport *t)
 
 	if (v->emulated.pid)
 		return vroom_emulated_kill(&v->emulated, v->name);
-	return vroom_fail_on(v->name, ENOTSUP,
-			     "the controller's process was not started by vroom and keeps its "
-			     "access to memory; end it");
+	return vroom_fail_on(
+		v->name, ENOTSUP,
+		"the controller's process, which is not vroom's, reaches memory; end it");
 }
 
 static int vfio_user_reset(struct vroom_transport *t)
@@ -293,9 +288,9 @@ static void vfio_user_kick(struct vroom_transport *t)
 static int vfio_user_alive(struct vroom_transport *t)
 {
 	const struct vfio_user *v = (struct vfio_user *)t;
-	char byte;
+	struct pollfd p = { .fd = v->socket, .events = POLLRDHUP };
 
-	return vfio_user_peek(v->socket, &byte, 1) < 0 ? gone(v) : 0;
+	return poll(&p, 1, 0) > 0 ? gone(v) : 0;
 }
 
 static void vfio_user_close(struct vroom_transport *t, bool owner)
@@ -304,10 +299,8 @@ static void vfio_user_close(struct vroom_transport *t, bool owner)
 
 	if (t->doorbells)
 		munmap((void *)(uintptr_t)t->doorbells, t->doorbell_bytes);
-	if (v->wake_fd >= 0)
-		close(v->wake_fd);
-	if (v->socket >= 0)
-		close(v->socket);
+	close(v->wake_fd);
+	close(v->socket);
 	if (v->emulated.pid)
 		vroom_emulated_close(&v->emulated, owner);
 	munmap(v, sizeof(*v));
@@ -349,8 +342,7 @@ static int connect_socket(const char *path)
 	int fd, err;
 
 	if (strlen(path) >= sizeof(sun.sun_path))
-		return vroom_fail_on(path, ENAMETOOLONG,
-				     "socket paths are limited to %zu characters",
+		return vroom_fail_on(path, ENAMETOOLONG, "socket paths have %zu characters at most",
 				     sizeof(sun.sun_path) - 1);
 	strcpy(sun.sun_path, path);
 	/* Not blocking, or a listener that never accepts would hold us up for ever. */
@@ -361,11 +353,11 @@ static int connect_socket(const char *path)
 	close(fd);
 	if (err == EAGAIN)
 		return vroom_fail_on(path, EBUSY, "the controller has another client");
-	return vroom_fail_on(path, err, "%s",
-			     err == ECONNREFUSED ? "nobody listens on this socket; start the "
-						   "controller, for instance with vroom emulate "
-						   "--socket"
-						 : strerror(err));
+	if (err == ECONNREFUSED)
+		return vroom_fail_on(path, err,
+				     "nobody listens on this socket; start the controller, for "
+				     "instance with vroom emulate --socket");
+	return vroom_fail_on(path, err, "%s", strerror(err));
 }
 
 static int reach_server(struct vfio_user *v, const struct vroom_address *addr, uint64_t file_bytes)
@@ -397,11 +389,12 @@ static struct vfio_region_sparse_mmap_area find_doorbells(const struct vfio_regi
 	for (uint32_t at = info->cap_offset, last = 0;
 	     at > last && at % 8 == 0 && at + sizeof(*cap) <= bytes;
 	     last = at, at = cap->header.next) {
+		size_t room = (bytes - at - sizeof(*cap)) / sizeof(*cap->areas);
+
 		cap = (const void *)((const char *)info + at);
 		if (cap->header.id != VFIO_REGION_INFO_CAP_SPARSE_MMAP)
 			continue;
-		for (size_t i = 0, room = (bytes - at - sizeof(*cap)) / sizeof(*cap->areas);
-		     i < VROOM_MIN(cap->nr_areas, room); i++)
+		for (uint32_t i = 0; i < VROOM_MIN(cap->nr_areas, room); i++)
 			if (cap->areas[i].offset <= NVME_REG_DOORBELLS &&
 			    cap->areas[i].size > NVME_REG_DOORBELLS - cap->areas[i].offset)
 				return cap->areas[i];
@@ -443,12 +436,8 @@ static int map_bar0(struct vfio_user *v)
 	const struct vfio_region_info *info = last_reply(v);
 	struct vfio_region_sparse_mmap_area area;
 	int fd = -1;
-	struct message m = { VFIO_USER_DEVICE_GET_REGION_INFO,
-			     &ask_for,
-			     sizeof(ask_for),
-			     NULL,
-			     sizeof(*info),
-			     .reply_fd = &fd };
+	struct message m = { VFIO_USER_DEVICE_GET_REGION_INFO, &ask_for, sizeof(ask_for),
+			     .reply_bytes = sizeof(*info), .reply_fd = &fd };
 	int ret = exchange(v, &m);
 
 	if (ret)
@@ -459,15 +448,11 @@ static int map_bar0(struct vfio_user *v)
 				    (unsigned long long)info->size);
 	else if (fd >= 0 && area.size)
 		ret = map_doorbells(v, info, fd, area);
-	if (fd >= 0)
-		close(fd);
+	close(fd);
 	return ret;
 }
 
-/*
- * Whoever writes a doorbell and sees the sleep word set signals the ioeventfd. The store and the
- * load need no fence between them: the server issues a membarrier() before it sleeps.
- */
+/* The store to a doorbell and the load of the word need no fence: the server's membarrier(). */
 static int setup_wake(struct vfio_user *v)
 {
 	struct vfio_user_region_io_fds io = { .argsz = VFIO_USER_MAX_PAYLOAD,
@@ -516,8 +501,7 @@ static int setup_msix(struct vfio_user *v, const uint8_t *config, bool wanted)
 	memcpy(&before, config + at + PCI_MSIX_FLAGS, sizeof(before));
 	flags = before & (uint16_t) ~(PCI_MSIX_FLAGS_ENABLE | PCI_MSIX_FLAGS_MASKALL);
 	if (wanted) {
-		/* Some servers raise none while vector 0, which is not waited for, leads nowhere.
-		 */
+		/* Some servers raise none while vector 0 leads nowhere; nobody waits for it. */
 		fd = eventfd(0, EFD_CLOEXEC);
 		ret = vfio_user_set_irq(&v->base, 0, fd);
 		close(fd);
@@ -548,8 +532,7 @@ static int setup_function(struct vfio_user *v, bool interrupts)
 	memcpy(&class, config + PCI_CLASS_REVISION, sizeof(class));
 	if (class >> 8 != VROOM_PCI_CLASS_NVME)
 		return vroom_fail_on(v->name, ENODEV,
-				     "serves a PCI function of class %06xh, not an NVMe controller "
-				     "(%06xh)",
+				     "serves a PCI function of class %06xh, not of NVMe's %06xh",
 				     class >> 8, VROOM_PCI_CLASS_NVME);
 	ret = config_write(v, PCI_COMMAND,
 			   PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE);
@@ -564,21 +547,13 @@ static int vfio_user_open(const struct vroom_address *addr, const struct vroom_t
 
 	if (ret)
 		return ret;
-	v->base.ops = &vroom_transport_vfio_user;
-	v->base.numa_node = -1;
+	v->base = (struct vroom_transport){ .ops = &vroom_transport_vfio_user, .numa_node = -1 };
 	v->wake_fd = -1;
 	v->name = addr->text;
 	v->socket = -1;
 	v->timeout_ms = opts->timeout_ms;
-	ret = vroom_lock_init(&v->lock);
-	if (!ret)
-		ret = reach_server(v, addr, opts->file_bytes);
-	if (!ret)
-		ret = setup_function(v, opts->interrupts);
-	if (!ret)
-		ret = map_bar0(v);
-	if (!ret)
-		ret = setup_wake(v);
+	ret = vroom_lock_init(&v->lock) ?: reach_server(v, addr, opts->file_bytes)
+		?: setup_function(v, opts->interrupts) ?: map_bar0(v) ?: setup_wake(v);
 	if (ret)
 		vfio_user_close(&v->base, true);
 	else

@@ -6,8 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/size.h"
-
 /* What goes with a message or comes with it. */
 struct control {
 	struct cmsghdr header;
@@ -37,15 +35,6 @@ int vfio_user_send(int socket, const struct vfio_user_header *header, const void
 	return n == (ssize_t)header->msg_size ? 0 : -EPIPE;
 }
 
-ssize_t vfio_user_peek(int socket, void *buffer, size_t size)
-{
-	ssize_t n = recv(socket, buffer, size, MSG_PEEK | MSG_DONTWAIT);
-
-	if (n < 0)
-		return errno == EAGAIN ? 0 : -errno;
-	return n ? n : -EPIPE;
-}
-
 /* BYTES that are there, and descriptors: the kernel closes those that a message may not carry. */
 static void take(int socket, struct vfio_user_inbox *in, size_t bytes)
 {
@@ -65,7 +54,8 @@ static void take(int socket, struct vfio_user_inbox *in, size_t bytes)
 		memcpy(in->fds + in->nr_fds, control.fds, fds_bytes);
 		in->nr_fds += fds_bytes / sizeof(int);
 	}
-	in->received += (size_t)VROOM_MAX(n, 0);
+	if (n > 0)
+		in->received += (size_t)n;
 }
 
 /* 1: the first RECEIVED bytes hold a message, 0: not yet all of it, -EMSGSIZE: it is none. */
@@ -83,20 +73,19 @@ int vfio_user_receive(int socket, struct vfio_user_inbox *in)
 	int complete;
 
 	while (!(complete = is_complete(in, in->received))) {
-		size_t room = sizeof(in->bytes) - in->received, want;
-		ssize_t n = vfio_user_peek(socket, in->bytes + in->received, room);
+		ssize_t n = recv(socket, in->bytes + in->received, sizeof(in->bytes) - in->received,
+				 MSG_PEEK | MSG_DONTWAIT);
 
-		if (n <= 0)
-			return (int)n;
-		want = (size_t)n;
-		complete = is_complete(in, in->received + want);
+		if (n < 0)
+			return errno == EAGAIN ? 0 : -errno;
+		if (n == 0)
+			return -EPIPE;
+		complete = is_complete(in, in->received + (size_t)n);
 		if (complete < 0)
 			return complete;
-		if (complete)
-			want = in->header.msg_size - in->received;
 		/* Who is killed while it takes a whole message took all of it or nothing. */
 		in->taking = in->received || !complete;
-		take(socket, in, want);
+		take(socket, in, complete ? in->header.msg_size - in->received : (size_t)n);
 		in->taking = false;
 	}
 	return complete;

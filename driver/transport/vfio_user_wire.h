@@ -10,7 +10,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 enum vfio_user_command {
 	VFIO_USER_VERSION = 1,
@@ -54,10 +53,11 @@ struct vfio_user_version {
 	char json[1020]; /* capabilities; as much is sent as there is, with the NUL */
 };
 
-/* As much of struct vfio_device_info as goes over the wire. */
+/*
+ * GET_INFO has as much of struct vfio_device_info; DMA_MAP has struct vfio_iommu_type1_dma_map, in
+ * which vaddr is an offset into the descriptor.
+ */
 #define VFIO_USER_DEVICE_INFO_BYTES offsetof(struct vfio_device_info, cap_offset)
-
-/* DMA_MAP has struct vfio_iommu_type1_dma_map, in which vaddr is an offset into the descriptor. */
 
 struct vfio_user_region_access {
 	uint64_t offset;
@@ -87,9 +87,8 @@ struct vfio_user_region_io_fds {
 };
 
 /*
- * vroom's own, in the JSON of the server's version reply: the offset of a 32-bit word in BAR0's
- * mappable area that is non-zero while the controller sleeps. A client that finds it set after a
- * doorbell write signals the doorbells' ioeventfd.
+ * vroom's own, in the JSON of the version reply: the offset of a 32-bit word in BAR0 that is not 0
+ * while the controller sleeps. Who finds it set after a doorbell write signals the ioeventfd.
  */
 #define VFIO_USER_SLEEP_WORD "/capabilities/vroom/sleep_word"
 
@@ -99,10 +98,6 @@ struct vfio_user_region_io_fds {
  */
 int vfio_user_send(int socket, const struct vfio_user_header *header, const void *payload,
 		   const int *fds, unsigned nr_fds, int flags);
-
-/* Without waiting, a look at SIZE bytes or fewer: how many; 0: none; else the connection is lost.
- */
-ssize_t vfio_user_peek(int socket, void *buffer, size_t size);
 
 /* A message as it comes in, in as many pieces as the socket hands out. */
 struct vfio_user_inbox {
@@ -117,8 +112,8 @@ struct vfio_user_inbox {
 };
 
 /*
- * Takes what the socket holds of one message, without waiting. 1: the message is complete, 0:
- * more of it is to come, -EMSGSIZE: what came is no message, else: the connection is lost.
+ * Takes what the socket holds of one message, without waiting. 1: it is complete; 0: more is to
+ * come; -EMSGSIZE: it is no message; else the connection is lost.
  */
 int vfio_user_receive(int socket, struct vfio_user_inbox *in);
 
