@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
+#include "base/base.h"
 #include "vroom.h"
 
 #define LOOKS 256 /* rounds between two looks at the clock */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
+#include "base/base.h"
 
 #define ROUNDS 1000
 #define TRIES  301

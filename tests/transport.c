@@ -18,8 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/error.h"
+#include "base/base.h"
 #include "transport/transport.h"
 
 #define BYTES 65536

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "base/error.h"
+#include "base/base.h"
 
 #include <limits.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 static _Thread_local char error_line[1024];
 

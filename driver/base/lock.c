@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "base/lock.h"
+#include "base/base.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
-
-#include "base/error.h"
 
 int vroom_share(const char *device, size_t bytes, void **out)
 {

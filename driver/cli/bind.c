@@ -5,30 +5,17 @@
  * /dev/nvme0n1 goes on to name it, until the next boot.
  */
 #include <argp.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pwd.h>
 #include <spawn.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
-#include "base/error.h"
-#include "base/lock.h"
-#include "base/size.h"
-#include "pci/function.h"
-#include "pci/holder.h"
-#include "pci/names.h"
-#include "pci/owner.h"
-#include "pci/sysfs.h"
-#include "transport/address.h"
+#include "pci/pci.h"
+#include "transport/transport.h"
 #include "vroom.h"
 
 #define NAMES_MAX 256

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli/cli.h"
-#include "pci/names.h"
-#include "pci/sysfs.h"
+#include "pci/pci.h"
 
 bool cli_fact(const char *bdf, const char *key, char *out, size_t size)
 {

@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* `vroom hugepages`: shows and reserves what DMA without an IOMMU lives in. */
 #include <argp.h>
-#include <errno.h>
 #include <hugetlbfs.h>
 #include <limits.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
-#include "base/error.h"
-#include "base/lock.h"
+#include "base/base.h"
 #include "emulator/size.h"
 
 #define MAX_SIZES 8

@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* `vroom list`: the NVMe functions of this machine, as libpciaccess sees them. */
 #include <argp.h>
-#include <errno.h>
 #include <json-c/json.h>
 #include <pciaccess.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli/cli.h"
-#include "pci/function.h"
-#include "pci/holder.h"
-#include "pci/names.h"
-#include "pci/owner.h"
-#include "pci/sysfs.h"
+#include "pci/pci.h"
 #include "vroom.h"
 
 #define MAX_NAMES 256

@@ -4,17 +4,12 @@
  * asked for; time is taken once per batch of completions.
  */
 #include <argp.h>
-#include <errno.h>
 #include <json-c/json.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 #include "cli/cli.h"
-#include "base/clock.h"
+#include "base/base.h"
 #include "emulator/size.h"
 #include "vroom.h"
 

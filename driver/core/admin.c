@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "core/admin.h"
+#include "core/core.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/lock.h"
-#include "core/ctrlr.h"
 
 #define HEALTH_INTERVAL_MS 100
 

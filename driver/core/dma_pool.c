@@ -1,31 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A first-fit allocator over a few large regions of shared memory.
- *
- * A region is hugetlbfs memory where enough huge pages are free, else an anonymous file. Neither
- * has a name, so nothing is left behind however the process ends; only where addresses are physical
- * it is a named file (struct vroom_dma_space, prefix).
- *
- * A region is a sequence of blocks, free or taken. What is known of a block is one word, in a table
- * by unit at the block's first unit: its length, its state, its owner. The next block begins behind
+ * A first-fit allocator over a few large regions: hugetlbfs memory where enough huge pages are
+ * free, else an anonymous file. A region is a sequence of blocks. What is known of a block is one
+ * word, in a table by unit at its first unit: length, state, owner; the next block begins behind
  * it. So a change is prepared where nobody looks, and made valid by one store of such a word: a
  * process that is killed at any instruction leaves a sequence that is right.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <hugetlbfs.h>
 #include <limits.h>
 #include <numaif.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "base/error.h"
-#include "base/lock.h"
-#include "base/size.h"
-#include "core/dma.h"
+#include "core/core.h"
 
 /*
  * Of the first region; generous where memory is taken as it is touched, not at once (huge or locked

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What a controller sees of memory. */
 #include <dirent.h>
-#include <errno.h>
 #include <hugetlbfs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/error.h"
-#include "base/lock.h"
-#include "base/size.h"
-#include "core/dma.h"
+#include "core/core.h"
 
 /* IOVAs begin above what 32-bit devices and interrupt messages use. */
 #define IOVA_FIRST (1ull << 32)

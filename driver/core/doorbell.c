@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "core/doorbell.h"
+#include "core/core.h"
 
-#include <errno.h>
-
-#include "base/size.h"
 #include "vroom_qpair.h"
 
 #define RINGS_PER_STEP	128 /* doorbell writes between two steps of the search */

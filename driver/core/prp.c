@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "core/prp.h"
-
-#include <errno.h>
-
-#include "base/size.h"
+#include "core/core.h"
 
 void vroom_prp_begin(struct vroom_prps *p, size_t page_size, uint64_t *list,
 		     const struct vroom_dma_window *window)

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Creation and deletion of I/O queue pairs. */
-#include "core/qpair.h"
+#include "core/core.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "base/error.h"
-#include "base/lock.h"
-#include "base/size.h"
 
 static int delete_queue_locked(struct vroom_ctrlr *c, uint8_t opcode, unsigned qid)
 {

@@ -3,14 +3,8 @@
  * Submission and completion of what does not fit the path of vroom_qpair.h: PRP lists, buffers that
  * the controller cannot reach, memory in pieces, ranges, requests larger than a command may be.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/error.h"
-#include "base/size.h"
-#include "core/prp.h"
-#include "core/qpair.h"
+#include "core/core.h"
 
 #define BOUNCE_PART_BYTES (256ul << 10) /* of a request that is copied: few copies, and small */
 #define BOUNCE_BYTES_MAX  (64ul << 20)	/* that a queue pair keeps for copies */

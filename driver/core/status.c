@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* NVMe status codes in words (Base 3.3.3.2.1, NVM 3.1) and as errno values. */
-#include <errno.h>
-#include <stdio.h>
-
-#include "base/size.h"
-#include "vroom.h"
+#include "core/core.h"
 
 static const struct status {
 	uint16_t code;
@@ -29,8 +25,6 @@ static const struct status {
 	{ NVME_SC_INVALID_PRP_OFFSET, EINVAL, "PRP Offset Invalid" },
 	{ NVME_SC_ATOMIC_WRITE_UNIT, EINVAL, "Atomic Write Unit Exceeded" },
 	{ NVME_SC_OPERATION_DENIED, EACCES, "Operation Denied" },
-	{ NVME_SC_KEEP_ALIVE_EXPIRED, EIO, "Keep Alive Timer Expired" },
-	{ NVME_SC_KEEP_ALIVE_INVALID, EINVAL, "Keep Alive Timeout Invalid" },
 	{ NVME_SC_SANITIZE_FAILED, EIO, "Sanitize Failed" },
 	{ NVME_SC_SANITIZE_IN_PROGRESS, EAGAIN, "Sanitize In Progress" },
 	{ NVME_SC_NS_WRITE_PROTECTED, EROFS, "Namespace is Write Protected" },

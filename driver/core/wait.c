@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Sleeping until a controller interrupts; beside the I/O path, by who has polled in vain. */
-#include <errno.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/size.h"
-#include "core/qpair.h"
+#include "core/core.h"
 
 #define WAIT_MAX	 64  /* queue pairs at once */
 #define LOOK_INTERVAL_MS 100 /* at deadlines and at the controller */

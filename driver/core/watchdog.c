@@ -5,16 +5,10 @@
  * when that has gone on far enough it comes here; the clock, which is a device in some guests, is
  * read every few milliseconds, or at once when polls are far apart.
  */
-#include <errno.h>
 #include <sched.h>
-#include <stdio.h>
 #include <sys/resource.h>
-#include <time.h>
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/size.h"
-#include "core/qpair.h"
+#include "core/core.h"
 
 /* A deadline is this many ticks, so it is kept to an eighth. */
 #define DEADLINE_TICKS 8
@@ -193,10 +187,10 @@ int vroom_check_deadlines(struct vroom_qpair *qp, uint64_t now)
 }
 
 /*
- * Offers the processor to the emulated controller or another job. Where jobs are scheduled in
- * groups (a session each, as fio's jobs are), yielding reaches only the own group; so when others
- * do compete for this processor, which shows in involuntary switches, sleep for as short as the
- * timer allows. With a processor to itself a thread never sleeps, and yields ever more seldom.
+ * Offers the processor to others. Where jobs are scheduled in groups (a session each, as fio's
+ * are), yielding reaches only the own group; so when others compete, which shows in involuntary
+ * switches, sleep for as short as the timer allows. Alone, a thread never sleeps, and yields ever
+ * more seldom.
  */
 static void give_way(struct vroom_watchdog *w)
 {
@@ -282,8 +276,8 @@ int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int ma
 		if (last & NVME_CQE_PHASE)
 			break;
 		n = vroom_complete(qp, last, out);
-		if (n < 0)
-			return n;
+		if (n < 0) /* said after what is in hand */
+			break;
 		count += n;
 		out += n;
 		taken++;

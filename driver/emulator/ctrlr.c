@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The controller proper: properties, queues, and the loop that fetches and completes. */
-#include <errno.h>
-#include <string.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "base/clock.h"
+#include "base/base.h"
 #include "emulator/emulator.h"
 
 /* Commands taken from one queue before the next one has its turn. */

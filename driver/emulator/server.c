@@ -7,23 +7,17 @@
  * sleep word signals an eventfd when it finds the word set after its store. For all others
  * the doorbells are looked at every few milliseconds while idle.
  */
-#include <errno.h>
 #include <linux/membarrier.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/size.h"
+#include "base/base.h"
 #include "emulator/emulator.h"
 #include "transport/vfio_user_wire.h"
 

@@ -5,12 +5,8 @@
  * buffer for writes that is emptied more slowly than it is filled. A command is executed at once;
  * only its completion waits, in a heap by due time.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
-#include "base/clock.h"
+#include "base/base.h"
 #include "emulator/emulator.h"
 
 int emu_timing_init(struct emu *e)

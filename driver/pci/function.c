@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "pci/function.h"
+/* What sysfs says of the functions on PCI buses. */
+#include "pci/pci.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/error.h"
-#include "base/size.h"
-#include "pci/sysfs.h"
+#include <dirent.h>
+#include <limits.h>
+#include <stdarg.h>
 
 bool vroom_device_parse(const char *text, char bdf[VROOM_BDF_MAX])
 {
@@ -85,4 +81,55 @@ int vroom_device_group_rest(const struct vroom_device *d, char *text, size_t siz
 				       "one from its driver, or move the drive to another slot",
 				       d->iommu_group, g.blocker)
 		       : 0;
+}
+
+void vroom_read_line(char *out, size_t size, const char *path, ...)
+{
+	char real[PATH_MAX];
+	va_list args;
+	FILE *f;
+
+	va_start(args, path);
+	vsnprintf(real, sizeof(real), path, args);
+	va_end(args);
+	out[0] = '\0';
+	f = fopen(real, "re");
+	if (f && fgets(out, (int)size, f))
+		out[strcspn(out, "\n")] = '\0';
+	if (f)
+		fclose(f);
+}
+
+void vroom_read_link(char *out, size_t size, const char *path, ...)
+{
+	char real[PATH_MAX], target[PATH_MAX];
+	va_list args;
+	ssize_t n;
+
+	va_start(args, path);
+	vsnprintf(real, sizeof(real), path, args);
+	va_end(args);
+	n = readlink(real, target, sizeof(target) - 1);
+	target[n > 0 ? n : 0] = '\0';
+	snprintf(out, size, "%s", basename(target));
+}
+
+bool vroom_for_entries(bool (*each)(const char *name, void *arg), void *arg, const char *path, ...)
+{
+	char real[PATH_MAX];
+	struct dirent *entry;
+	bool stop = false;
+	va_list args;
+	DIR *dir;
+
+	va_start(args, path);
+	vsnprintf(real, sizeof(real), path, args);
+	va_end(args);
+	dir = opendir(real);
+	while (dir && !stop && (entry = readdir(dir)))
+		if (entry->d_name[0] != '.')
+			stop = each(entry->d_name, arg);
+	if (dir)
+		closedir(dir);
+	return stop;
 }

@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "pci/names.h"
+#include "pci/pci.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "base/error.h"
-#include "pci/sysfs.h"
 
 struct names {
 	struct vroom_device_name *list;

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "pci/owner.h"
+#include "pci/pci.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-#include "base/error.h"
 
 /*
  * Anybody can put something in the directory's way: what is opened is not followed elsewhere, not

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* From the text of an address to what it names. Looks at file system and sysfs, opens nothing. */
-#include "transport/address.h"
+/* From the text of an address to what it names, and what reaches that. Opens nothing. */
+#include "transport/transport.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
-#include "base/error.h"
-#include "pci/names.h"
+#include "pci/pci.h"
 #include "vroom.h"
 
 /* "key=value,key=value" with keys of letters: what may follow an address after a comma. */
@@ -171,4 +166,46 @@ int vroom_address_key(const char *address, char *key, uint32_t *nsid, char *path
 	if (path)
 		snprintf(path, VROOM_ADDRESS_MAX, "%s", a.kind == VROOM_ADDRESS_FILE ? a.path : "");
 	return 0;
+}
+
+/* A driver of the kernel's has the device. Says who uses it, and how to get it. */
+static int refuse_bound(const struct vroom_address *addr, const struct vroom_device *d)
+{
+	char holder[256];
+
+	if (vroom_device_holder(d->bdf, holder, sizeof(holder)))
+		return vroom_fail_on(addr->text, EBUSY, "%s is %s; it is left alone", d->bdf,
+				     holder);
+	return vroom_fail_on(addr->text, EBUSY,
+			     "the kernel's driver %s has the device; take it with: vroom bind %s",
+			     d->driver, d->bdf);
+}
+
+int vroom_transport_choose(const struct vroom_address *addr, const char *wanted,
+			   const struct vroom_transport_ops **out)
+{
+	bool on_bus = addr->kind == VROOM_ADDRESS_PCI;
+	struct vroom_device d = { 0 };
+	int ret = on_bus ? vroom_device_look(addr->path, &d) : 0;
+
+	if (ret)
+		return ret;
+	if (!on_bus)
+		*out = &vroom_transport_vfio_user;
+	else if (!strcmp(d.driver, "vfio-pci"))
+		*out = &vroom_transport_vfio;
+	else if (!d.driver[0] || !strcmp(d.driver, "uio_pci_generic"))
+		*out = &vroom_transport_pci;
+	else
+		return refuse_bound(addr, &d);
+	if (!wanted || !strcmp(wanted, (*out)->name))
+		return 0;
+	if (!on_bus)
+		return vroom_fail_on(addr->text, EINVAL, "transport %s is for PCI functions",
+				     wanted);
+	return vroom_fail_on(addr->text, EINVAL,
+			     "transport %s was asked for, but the device is on %s; move it with: "
+			     "vroom bind --driver %s %s",
+			     wanted, d.driver[0] ? d.driver : "no driver",
+			     strcmp(wanted, "vfio") ? "none" : "vfio-pci", d.bdf);
 }

@@ -1,32 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The emulated controller as a process: in a session of its own, so that Ctrl-C reaches the program
- * that does I/O and not the device under it, and nobody's child, so that no program waits for it or
- * gets its status. A process in the middle starts it and ends. Both are raw clones: fork() would
- * run the program's handlers (pthread_atfork), which expect a fork of the program.
+ * The emulated controller as a process: in a session of its own, for Ctrl-C is not for the device,
+ * and nobody's child, so that no program waits for it. A process in the middle starts it and ends.
+ * Both are raw clones: fork() would run the program's handlers, which expect a fork of the program.
  */
-#include "transport/emulated.h"
+#include "transport/transport.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/error.h"
+#include "base/base.h"
 #include "transport/vfio_user_wire.h"
 
 #define COMMAND_MAX (PATH_MAX + sizeof("/../vroom"))

@@ -1,25 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Transport pci: a function without a driver (or on uio_pci_generic) and without an IOMMU in
- * between. Addresses are physical ones, of hugetlbfs pages, which the kernel neither moves nor
- * swaps. The pages have names (core/dma_pool.c): after a kill the controller goes on writing to
- * them, and nobody else gets them before the next owner has disabled the controller.
+ * Transport pci: a function without a driver (or on uio_pci_generic), no IOMMU in between.
+ * Addresses are physical, of hugetlbfs pages, which stay where they are. They have names: after a
+ * kill the controller goes on writing to them, and nobody gets them before the next owner has
+ * disabled it.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/pci_regs.h>
 #include <pciaccess.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "base/error.h"
-#include "base/mmio.h"
-#include "pci/function.h"
-#include "pci/owner.h"
-#include "pci/sysfs.h"
+#include "pci/pci.h"
 #include "transport/transport.h"
 #include "vroom_nvme.h"
 

@@ -7,11 +7,31 @@
 #ifndef VROOM_TRANSPORT_H
 #define VROOM_TRANSPORT_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
-#include "transport/address.h"
+/* What a user may write as the name of a controller (docs/addresses.md). */
+enum vroom_address_kind {
+	VROOM_ADDRESS_FILE,   /* a plain file, there or to be created: emulated controller */
+	VROOM_ADDRESS_MEMORY, /* emu-mem */
+	VROOM_ADDRESS_NULL,   /* emu-null */
+	VROOM_ADDRESS_SOCKET, /* somebody's vfio-user controller */
+	VROOM_ADDRESS_PCI,    /* a PCI function, or a kernel device name */
+};
+
+struct vroom_address {
+	enum vroom_address_kind kind;
+	char text[PATH_MAX];	/* as written */
+	char path[PATH_MAX];	/* file or socket; of a PCI function 0000:04:00.0 */
+	char options[PATH_MAX]; /* "lba=4096,mdts=64K": for the emulated controller */
+	uint32_t nsid;		/* of ,ns=N or /dev/nvme0nN; 0 when not given */
+};
+
+/* Splits TEXT; says what is wrong in vroom_error(). 0 or -EINVAL, -EISDIR, -ENODEV, ... */
+int vroom_address_parse(const char *text, struct vroom_address *out);
 
 struct vroom_transport;
 
@@ -95,5 +115,26 @@ extern const struct vroom_transport_ops vroom_transport_pci;
  */
 int vroom_transport_choose(const struct vroom_address *addr, const char *wanted,
 			   const struct vroom_transport_ops **out);
+
+/* Starting and ending the emulated controller that serves a file, memory or nothing. */
+struct vroom_emulated {
+	pid_t pid;     /* 0: none */
+	int pidfd;     /* of it; it is not our child */
+	int report_fd; /* what it says before it serves */
+};
+
+/* Runs `vroom emulate` for ADDR and returns a socket to it, or a negative errno. A file is created,
+ * or extended to FILE_BYTES. */
+int vroom_emulated_start(const struct vroom_address *addr, uint64_t file_bytes,
+			 struct vroom_emulated *out);
+
+/* The handshake failed with RET: puts the process' own words in vroom_error(), if it has any. */
+int vroom_emulated_why(const struct vroom_emulated *e, const struct vroom_address *addr, int ret);
+
+/* Kills the process, from any that inherited E. 0 once it has ended; NAME is for the error line. */
+int vroom_emulated_kill(const struct vroom_emulated *e, const char *name);
+
+/* Forgets the process. END: all have closed its socket; it is waited for, and killed in the end. */
+void vroom_emulated_close(const struct vroom_emulated *e, bool end);
 
 #endif

@@ -1,31 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Transport vfio: a function on vfio-pci, behind an IOMMU that lets it reach nothing but what is
- * mapped here. An ordinary user who owns the file of its IOMMU group may do it.
- *
- * The kernel hands groups out as a whole, to one program. A process opens a group once, for all
- * functions of it that it drives; the processes that it forks share it. The functions of a group
- * have one address space: what is mapped for one of them, all of them reach.
+ * mapped here. An ordinary user who owns the file of its IOMMU group may do it. The kernel hands
+ * groups out as a whole, to one program. A process opens a group once, for all functions of it that
+ * it drives; the processes that it forks share it. The functions of a group have one address space:
+ * what is mapped for one of them, all of them reach.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/pci_regs.h>
 #include <linux/vfio.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include "base/error.h"
-#include "base/lock.h"
-#include "base/mmio.h"
-#include "base/size.h"
-#include "pci/function.h"
-#include "pci/owner.h"
+#include "pci/pci.h"
 #include "transport/transport.h"
 #include "vroom_nvme.h"
 

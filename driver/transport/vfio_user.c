@@ -2,31 +2,22 @@
 /*
  * Transport vfio-user: a client of the vfio-user protocol, for any NVMe controller that is
  * served on a UNIX socket. When the address is a file, emu-mem or emu-null, the server is
- * our own emulated controller, started here and ended with the last user of the socket.
- *
- * Forked processes share socket and inbox. One that dies in an exchange leaves a reply behind, or a
- * part of one: the next takes the rest, and skips what is not its own. Only a death inside the
- * system call that takes a part of a message ends the connection.
+ * our own emulated controller, started here and ended with the last user of the socket. Forked
+ * processes share socket and inbox. One that dies in an exchange leaves a reply behind, or a part
+ * of one: the next takes the rest, and skips what is not its own. Only a death inside the system
+ * call that takes a part of a message ends the connection.
  */
-#include <errno.h>
 #include <json-c/json.h>
 #include <linux/membarrier.h>
 #include <linux/pci_regs.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/lock.h"
-#include "base/size.h"
-#include "pci/function.h"
-#include "transport/emulated.h"
+#include "pci/pci.h"
 #include "transport/transport.h"
 #include "transport/vfio_user_wire.h"
 #include "vroom_nvme.h"

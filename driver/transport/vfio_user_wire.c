@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "transport/vfio_user_wire.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
+
+#include "base/base.h"
 
 /* What goes with a message or comes with it. */
 struct control {

@@ -16,8 +16,8 @@
 #include <time.h>
 #include <ucontext.h>
 
-#include "base/size.h"
-#include "core/qpair.h"
+#include "base/base.h"
+#include "core/core.h"
 #include "model.h"
 
 /* Memory as the host's instructions find it; the hooks put there what a load is to return. */

@@ -71,7 +71,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/qpair.h"
+#include "core/core.h"
 #include "model.h"
 
 struct config config = { .depth = 2, .entries = 3, .max_states = 20000000 };

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CC = os.environ.get("CC", "gcc")
 UNDER_TEST = [f"driver/core/{name}.c" for name in ("qpair", "request", "watchdog", "doorbell")]
-BESIDE = [f"driver/core/{name}.c" for name in ("prp", "holdoff")]
+BESIDE = [f"driver/core/{name}.c" for name in ("prp",)]
 INSTRUMENTED = [
     "-O1",
     "-fsanitize=thread",

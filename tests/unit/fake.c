@@ -11,9 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/lock.h"
-#include "base/size.h"
+#include "base/base.h"
 #include "unit.h"
 
 _Thread_local volatile uint32_t fake_inside;

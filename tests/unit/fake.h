@@ -15,7 +15,7 @@
 
 #include <pthread.h>
 
-#include "core/ctrlr.h"
+#include "core/core.h"
 #include "vroom.h"
 
 #define FAKE_QPAIRS    16

@@ -9,11 +9,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/size.h"
+#include "base/base.h"
 #include "emulator/size.h"
-#include "pci/names.h"
-#include "transport/address.h"
+#include "pci/pci.h"
+#include "transport/transport.h"
 #include "unit.h"
 #include "vroom.h"
 /* Of the emulated controller, which is not in the library. */

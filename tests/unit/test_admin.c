@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/error.h"
+#include "base/base.h"
 #include "rig.h"
 
 static uint32_t get_feature(struct vroom_ctrlr *c, uint32_t nonce)

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/error.h"
+#include "base/base.h"
 #include "rig.h"
 
 #define PIECES 400

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/lock.h"
+#include "base/base.h"
 #include "kill.h"
 #include "rig.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/base.h"
 #include "rig.h"
 
 #define KIB 1024ul

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/error.h"
+#include "base/base.h"
 #include "transport/transport.h"
 #include "vroom_nvme.h"
 
