@@ -140,7 +140,7 @@ def functions_of(header: Path) -> list[tuple[int, int, str]]:
 
 def profile(depth: int) -> collections.Counter:
     """Instructions by function that submitting and reaping reads takes, per read (callgrind)."""
-    reads = 64 * depth
+    reads = 2048
     headers = {h.name: functions_of(h) for h in (ROOT / "driver/include").glob("*.h")}
     counts: collections.Counter = collections.Counter()
     files: dict[str, str] = {}
@@ -162,7 +162,9 @@ def profile(depth: int) -> collections.Counter:
             where = cost.group(1)
             line = line if where == "*" else int(where) + (line if where[0] in "+-" else 0)
             if not after_call:
-                name = next((n for a, b, n in headers.get(file, []) if a <= line <= b), file)
+                name = next(
+                    (n for a, b, n in headers.get(file, []) if a <= line <= b), file or "(other)"
+                )
                 counts[name] += int(cost.group(2))
             after_call = False
     return collections.Counter({name: count / reads for name, count in counts.items()})

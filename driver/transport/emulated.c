@@ -215,10 +215,12 @@ int vroom_emulated_why(const struct vroom_emulated *e, const struct vroom_addres
 
 static bool has_ended(const struct vroom_emulated *e, unsigned within_ms)
 {
+	siginfo_t status;
+
 	if (!vroom_wait_fd(e->pidfd, POLLIN, vroom_now_ms() + within_ms))
 		return false;
 	/* A program that adopts orphans (PR_SET_CHILD_SUBREAPER, or process 1) is its parent. */
-	waitid(P_PIDFD, (id_t)e->pidfd, NULL, WEXITED | WNOHANG);
+	waitid(P_PIDFD, (id_t)e->pidfd, &status, WEXITED | WNOHANG);
 	return true;
 }
 
