@@ -38,10 +38,12 @@ struct worker {
 	struct vroom_ns ns;
 	struct vroom_qpair *qp;
 	char *buffers;
-	uint64_t *started; /* ticks, by request */
-	uint64_t end;	   /* ticks */
-	uint64_t nlb;	   /* of an I/O */
-	uint64_t places;   /* where one can be, in the part of the namespace that is used */
+	uint64_t *started;  /* ticks, by request */
+	uintptr_t *waiting; /* requests that the queue pair has no room for at the moment */
+	unsigned nr_waiting;
+	uint64_t end;	 /* ticks */
+	uint64_t nlb;	 /* of an I/O */
+	uint64_t places; /* where one can be, in the part of the namespace that is used */
 	uint64_t next, random;
 	uint64_t done, errors, ticks_total, ticks_min, ticks_max;
 	uint16_t first_error;
@@ -219,11 +221,23 @@ static bool start(struct worker *w, uintptr_t request, uint64_t now, int *ret)
 {
 	int err = *ret ? *ret : submit(w, request, now);
 
+	if (err == -EAGAIN)
+		w->waiting[w->nr_waiting++] = request;
 	if (err && err != -EAGAIN && !*ret) {
 		*ret = err;
 		snprintf(w->message, sizeof(w->message), "%s", vroom_error());
 	}
 	return !err;
+}
+
+/* Starts what the queue pair had no room for, while it has. Returns how many. */
+static unsigned start_waiting(struct worker *w, uint64_t now, int *ret)
+{
+	unsigned started = 0;
+
+	while (w->nr_waiting && start(w, w->waiting[--w->nr_waiting], now, ret))
+		started++;
+	return started;
 }
 
 /* Keeps the queue pair full until the end, then empties it. */
@@ -236,8 +250,8 @@ static int run(struct worker *w)
 
 	if (depth > w->args->depth)
 		depth = w->args->depth;
-	while (in_flight < depth && start(w, in_flight, now, &ret))
-		in_flight++;
+	for (unsigned request = 0; request < depth; request++)
+		in_flight += start(w, request, now, &ret);
 	vroom_ring(w->qp);
 	while (in_flight) {
 		int n = vroom_poll(w->qp, done, BATCH);
@@ -257,6 +271,8 @@ static int run(struct worker *w)
 			    start(w, (uintptr_t)done[i].tag, now, &ret))
 				in_flight++;
 		}
+		if (w->nr_waiting && now < w->end && !interrupted)
+			in_flight += start_waiting(w, now, &ret);
 		vroom_ring(w->qp);
 	}
 	return ret;
@@ -277,7 +293,8 @@ static int set_up(struct worker *w)
 
 	w->ticks_min = UINT64_MAX;
 	w->started = calloc(w->args->depth, sizeof(*w->started));
-	if (!w->started)
+	w->waiting = calloc(w->args->depth, sizeof(*w->waiting));
+	if (!w->started || !w->waiting)
 		return -ENOMEM;
 	w->buffers = vroom_dma_alloc(w->ctrlr, bytes, 4096);
 	if (!w->buffers)
@@ -503,6 +520,7 @@ int cli_perf(int argc, char **argv)
 	for (unsigned j = 0; j < a.threads; j++) {
 		vroom_qpair_destroy(workers[j].qp);
 		free(workers[j].started);
+		free(workers[j].waiting);
 	}
 	vroom_close(c);
 	free(workers);
