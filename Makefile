@@ -57,6 +57,16 @@ $(BUILD)/examples/%: driver/examples/%.c $(BUILD)/libvroom.a
 	@mkdir -p $(@D)
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 
+# The unit tests are linked with the driver's own objects, and with cmocka.
+UNIT_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c tests/unit/ops.c))
+UNIT_OBJECTS := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/unit/test_%.c tests/unit/ops.c,$(wildcard tests/unit/*.c)))
+$(BUILD)/tests/unit/%.o: tests/unit/%.c
+	@mkdir -p $(@D)
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c $< -o $@
+
+$(UNIT_TESTS): $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(UNIT_OBJECTS) $(BUILD)/driver/emulator/size.o $(BUILD)/libvroom.a
+	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -lcmocka -o $@
+
 $(BUILD)/tests/%: tests/%.c $(BUILD)/libvroom.a
 	@mkdir -p $(@D)
 	$(CC) $(VROOM_CFLAGS) $(CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
@@ -102,6 +112,7 @@ DEPS := gcc make dpkg-dev xz-utils fio libc6-dev zlib1g-dev libpciaccess-dev lib
 	libjson-c-dev pkg-config python3 python3-pytest python3-pytest-timeout procps
 VM_DEPS := qemu-system-x86 busybox-static cpio kmod e2fsprogs dmsetup
 TEST_DEPS := chromium fonts-dejavu-core
+UNIT_DEPS := libcmocka-dev
 CHECK_DEPS := clang-format clang-tidy shellcheck
 
 # $(call install,PACKAGES): installs those of them that are missing, or says how to.
@@ -146,12 +157,23 @@ demo: deps ## The thesis' jobs on an emulated controller beside fio's own engine
 		--runtime 500ms --size 256m --out build/demo $(DEMO_ARGS)
 	@jobs/report.py build/demo
 
+unit-programs: $(UNIT_TESTS)
+
+unit: ## The driver's core alone, on a controller in the same process (tests/unit): seconds
+	$(call install,$(UNIT_DEPS))
+	@$(MAKE) --no-print-directory -s -j$$(nproc) unit-programs
+	@tests/unit/run.sh $(BUILD)/tests/unit
+
+quick: deps .venv/installed unit ## What to run while working: unit, and a little of fio on the engine
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	$(PYTEST) tests -q -m quick $(TEST_ARGS)
+
 # The suite needs a plain build and an instrumented one.
 test: sweep-deps ## The whole test suite
-	$(call install,$(VM_DEPS) $(TEST_DEPS))
-	@$(MAKE) --no-print-directory -s -j$$(nproc) all
-	@$(MAKE) --no-print-directory -s -j$$(nproc) all BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
-	@$(MAKE) --no-print-directory -s -j$$(nproc) driver BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g'
+	$(call install,$(VM_DEPS) $(TEST_DEPS) $(UNIT_DEPS))
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all unit-programs
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all unit-programs BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
+	@$(MAKE) --no-print-directory -s -j$$(nproc) driver unit-programs BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g'
 	$(PYTEST) tests $(TEST_ARGS)
 
 vm-test: sweep-deps ## The tests in a guest with QEMU's NVMe controllers (part of test)
@@ -174,13 +196,17 @@ fresh-test: ## Both README commands in a fresh Debian 12 (debootstrap; needs roo
 	$(call install,debootstrap git)
 	tests/fresh-test.sh
 
-bench: deps all build/tests/instructions ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
+bench: deps all build/tests/instructions build/tests/roundtrip ## Figures: driver, engine, instructions per I/O (BENCH_ARGS=...)
 	$(call install,valgrind)
 	@/usr/bin/python3 tests/bench.py $(BENCH_ARGS)
 
+model: deps ## Checks the queue code in every interleaving, and that faults in it are found (MODEL_ARGS=--short)
+	@/usr/bin/python3 tests/model/run.py $(MODEL_ARGS)
+
 SOURCES := $(shell git ls-files '*.c' '*.h')
-check: deps all .venv/installed ## Layout, static analysis, lint
+check: deps all .venv/installed ## Layers, layout, static analysis, lint
 	$(call install,$(CHECK_DEPS))
+	/usr/bin/python3 tests/layers.py
 	clang-format --dry-run --Werror $(SOURCES)
 	clang-tidy --quiet $(LIB_SOURCES) $(CLI_SOURCES) -- -std=gnu11 -D_GNU_SOURCE -Idriver/include -Idriver 2> /dev/null
 	shellcheck $(shell git ls-files '*.sh') .ci/run
@@ -205,7 +231,7 @@ help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 FORCE:
-.PHONY: all driver engine deps sweep-deps demo test vm-test vm-demo vm-sweep fresh-test bench check install clean help FORCE
+.PHONY: all driver engine deps sweep-deps demo unit-programs unit quick test vm-test vm-demo vm-sweep fresh-test bench model check install clean help FORCE
 .DELETE_ON_ERROR:
 
--include $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)
+-include $(UNIT_TESTS:=.d) $(UNIT_OBJECTS:.o=.d) $(LIB_OBJECTS:.o=.d) $(CLI_OBJECTS:.o=.d) $(ENGINE_OBJECTS:.o=.d)

@@ -65,7 +65,8 @@ static int check_block_sizes(struct thread_data *td, const struct fio_file *f,
 
 		if (!used || td->o.min_bs[ddir] % ns->lba_size == 0)
 			continue;
-		log_err("vroom: %s: bs=%llu for %ss is not a multiple of the namespace's block size "
+		log_err("vroom: %s: bs=%llu for %ss is not a multiple of the namespace's block "
+			"size "
 			"of %u bytes\n",
 			f->file_name, td->o.min_bs[ddir], names[ddir], ns->lba_size);
 		td_verror(td, EINVAL, "block size");
@@ -94,7 +95,8 @@ static int check_size(struct thread_data *td, const struct fio_file *f)
 	if (!size && o->size != -1ULL && !o->size_percent)
 		size = o->size / (o->nr_files ? o->nr_files : 1);
 	if (size && f->file_offset + size > f->real_file_size) {
-		log_err("vroom: %s: size=%llu at offset %llu is beyond the namespace of %llu bytes\n",
+		log_err("vroom: %s: size=%llu at offset %llu is beyond the namespace of %llu "
+			"bytes\n",
 			f->file_name, (unsigned long long)size, (unsigned long long)f->file_offset,
 			(unsigned long long)f->real_file_size);
 		td_verror(td, ENOSPC, "size");
@@ -282,7 +284,8 @@ static int engine_iomem_alloc(struct thread_data *td, size_t bytes)
 	if (job->memory_owner)
 		job->memory = vroom_dma_alloc(job->memory_owner->ctrlr, bytes, page_size);
 	if (!job->memory) {
-		log_err("vroom: no DMA memory for %zu bytes of buffers; use a smaller bs or iodepth\n",
+		log_err("vroom: no DMA memory for %zu bytes of buffers; use a smaller bs or "
+			"iodepth\n",
 			bytes);
 		return 1;
 	}
@@ -436,13 +439,27 @@ static int engine_commit(struct thread_data *td)
 	return 0;
 }
 
-/* The queue pair is beyond use: says so once, in one line. */
-static int give_up(struct thread_data *td, int err)
+/* The option that sets the deadline in LINE, if it is about one: commands differ in theirs. */
+static const char *option_behind(const struct target *target, const char *line)
+{
+	const char *deadline = strstr(line, "the deadline of ");
+	unsigned ms;
+
+	if (!deadline || sscanf(deadline, "the deadline of %u ms", &ms) != 1)
+		return "";
+	return ms == target->io_timeout_ms ? " (io_timeout=)" : " (flush_timeout=)";
+}
+
+/* A queue pair, TARGET's most likely, is beyond use: says so once, in one line. */
+static int give_up(struct thread_data *td, const struct target *target, int err)
 {
 	struct job *job = td->io_ops_data;
+	const char *line = vroom_error();
 
-	if (!job->failed)
-		fail(td, -err, "getevents");
+	if (!job->failed) {
+		log_err("vroom: %s%s\n", line, option_behind(target, line));
+		td_verror(td, -err, "getevents");
+	}
 	job->failed = true;
 	return err;
 }
@@ -458,10 +475,11 @@ static int engine_getevents(struct thread_data *td, unsigned int min, unsigned i
 	if (max > job->max_done)
 		max = job->max_done;
 	do {
-		int n = vroom_poll(job->qpairs[job->next].qp, job->done + got, (int)(max - got));
+		const struct job_qpair *jq = &job->qpairs[job->next];
+		int n = vroom_poll(jq->qp, job->done + got, (int)(max - got));
 
 		if (VROOM_UNLIKELY(n < 0))
-			return give_up(td, n);
+			return give_up(td, jq->target, n);
 		got += (unsigned int)n;
 		if (++job->next >= job->nr_qpairs)
 			job->next = 0;
@@ -469,7 +487,7 @@ static int engine_getevents(struct thread_data *td, unsigned int min, unsigned i
 			continue;
 		n = vroom_wait(job->waitable, job->nr_qpairs, WAIT_MS);
 		if (VROOM_UNLIKELY(n < 0))
-			return give_up(td, n);
+			return give_up(td, jq->target, n);
 		empty = 0;
 	} while (got < min);
 	return (int)got;
@@ -536,7 +554,8 @@ void get_ioengine(struct ioengine_ops **ops)
 
 	*ops = NULL;
 	if (!loader || strcmp(loader, VROOM_FIO_VERSION)) {
-		log_err("vroom: built for %s, loaded by %s; rebuild with: make FIO_SRC=/path/to/its/"
+		log_err("vroom: built for %s, loaded by %s; rebuild with: make "
+			"FIO_SRC=/path/to/its/"
 			"source\n",
 			VROOM_FIO_VERSION, loader ? loader : "an unknown fio");
 		return;

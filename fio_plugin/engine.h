@@ -18,9 +18,10 @@ enum wait_mode {
 
 /* The engine's options; fio fills one in per job. */
 struct engine_options {
-	void *pad;		 /* fio takes an option at offset 0 for one that is not stored */
-	unsigned int io_timeout; /* seconds */
-	unsigned int wait;	 /* enum wait_mode */
+	void *pad;		    /* fio takes an option at offset 0 for one that is not stored */
+	unsigned int io_timeout;    /* seconds */
+	unsigned int flush_timeout; /* seconds; 0: ten times io_timeout */
+	unsigned int wait;	    /* enum wait_mode */
 	char *transport;
 	unsigned int readfua;
 	unsigned int writefua;
@@ -35,6 +36,7 @@ struct target {
 	struct target *next;
 	char *key; /* of vroom_address_key() */
 	struct vroom_ctrlr *ctrlr;
+	unsigned io_timeout_ms; /* that it was opened with */
 };
 
 /*

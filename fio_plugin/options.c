@@ -20,6 +20,9 @@
 struct fio_option vroom_fio_options[] = {
 	ENGINE_OPTION("io_timeout", io_timeout, FIO_OPT_INT, "30",
 		      "Seconds after which a command without completion ends the job"),
+	ENGINE_OPTION("flush_timeout", flush_timeout, FIO_OPT_INT, "0",
+		      "The same for syncs and trims, which may work on a whole drive; 0: ten "
+		      "times io_timeout"),
 	ENGINE_OPTION("transport", transport, FIO_OPT_STR_STORE, NULL,
 		      "pci or vfio, for a PCI function; by default what fits its driver"),
 	{

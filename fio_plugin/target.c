@@ -93,11 +93,12 @@ static int open_target(struct thread_data *td, const struct fio_file *file, uint
 		       const char *key)
 {
 	const struct engine_options *eo = td->eo; /* NULL in a forked job that opens late */
-	unsigned timeout_ms = eo ? eo->io_timeout * 1000 : 0;
+	unsigned timeout_ms = eo && eo->io_timeout ? eo->io_timeout * 1000 : 30000;
 	struct target *first = target_memory();
 	uint64_t for_all = bytes_for_all(key);
 	struct vroom_opts opts = {
 		.io_timeout_ms = timeout_ms,
+		.long_timeout_ms = eo ? eo->flush_timeout * 1000 : 0,
 		.admin_timeout_ms = timeout_ms,
 		.file_bytes = bytes > for_all ? bytes : for_all,
 		.dma_bytes = first ? 0 : memory_for_all(),
@@ -109,6 +110,7 @@ static int open_target(struct thread_data *td, const struct fio_file *file, uint
 
 	if (!t)
 		return -ENOMEM;
+	t->io_timeout_ms = timeout_ms;
 	t->key = strdup(key);
 	ret = t->key ? vroom_open(file->file_name, &opts, &t->ctrlr) : -ENOMEM;
 	if (!ret && first)

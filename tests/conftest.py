@@ -17,7 +17,9 @@ from guest import Result
 pytest_plugins = ["vm_fixtures", "qemu_fixtures"]  # vm_fixtures is of vm/
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build"
+# Another checkout than this, built: the tests then run against its command, engine and library.
+UNDER_TEST = Path(os.environ.get("VROOM_TREE_UNDER_TEST", ROOT))
+BUILD = UNDER_TEST / "build"
 VROOM = Path(os.environ.get("VROOM_UNDER_TEST", BUILD / "vroom"))
 ENGINE = f"external:{BUILD / 'vroom.so'}"
 # A sweep: one experiment, two engines, four points.
@@ -51,6 +53,8 @@ name = "time"
 title = "Time"
 kind = "time"
 """
+# What the static library needs besides.
+LIBRARIES = "-pthread -lpciaccess -lhugetlbfs -lnuma -ljson-c -ldl".split()
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
@@ -180,6 +184,58 @@ def disk(tmp_path) -> Path:
         for block in range(64 * MIB // 4096):
             file.write((block + 1).to_bytes(8, "little") * 512)
     return path
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    """Compiles tests/programs/NAME.c against the library: program("alloc"), with a sanitizer."""
+    built = tmp_path_factory.mktemp("programs")
+
+    def build(name: str, sanitizer: str = "") -> Path:
+        path, library = built / f"{name}{sanitizer}", BUILD / "libvroom.a"
+        flags = []
+        if sanitizer:
+            library = BUILD / sanitizer / "libvroom.a"
+            flags = ["-fsanitize=thread"] if sanitizer == "tsan" else ["-fsanitize=address"]
+        if not path.exists():
+            good(run("gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags,
+                     "-I", UNDER_TEST / "driver/include", ROOT / f"tests/programs/{name}.c",
+                     "-o", path, library, *LIBRARIES))  # fmt: skip
+        return path
+
+    return build
+
+
+@pytest.fixture
+def huge_pages(tmp_path):
+    """Reserves huge pages of 2 MiB, and takes them back."""
+    sysctl = Path("/proc/sys/vm/nr_hugepages")
+    mount, reserved = tmp_path / "huge", 0
+    mounted = "hugetlbfs" in Path("/proc/mounts").read_text()
+
+    def free() -> int:
+        return int(Path("/proc/meminfo").read_text().split("HugePages_Free:")[1].split()[0])
+
+    def reserve(count: int) -> None:
+        nonlocal reserved
+        before, had = int(sysctl.read_text()), free()
+        sysctl.write_text(str(before + count))
+        reserved += int(sysctl.read_text()) - before
+        if free() - had < count:
+            pytest.skip(f"this machine gives no {count} huge pages")
+
+    if os.geteuid():
+        pytest.skip("needs root")
+    mount.mkdir()
+    if not mounted and run("mount", "-t", "hugetlbfs", "none", mount).status:
+        pytest.skip("hugetlbfs cannot be mounted here")
+    try:
+        yield reserve
+    finally:
+        sysctl.write_text(str(int(sysctl.read_text()) - reserved))
+        # A controller that is about to end has pages of it still.
+        if not mounted:
+            wait_for(lambda: run("umount", mount).status == 0, 10, "end of the huge pages' users")
 
 
 @pytest.fixture(autouse=True)

@@ -136,19 +136,26 @@ def test_vroom_fio_takes_the_place_of_the_engine(tmp_path):
     job = tmp_path / "job.fio"
     text = (
         "[global]\nioengine=libaio\nuserspace_reap\nsize=4M\nbs=4k\ndirect=1\n"
-        f"filename={tmp_path}/disk\n[a]\nrw=randwrite\n[b]\nstonewall\ninclude {inner}\nrw=read\n"
+        f"filename={tmp_path}/disk,lba=4096\n[a]\nrw=randwrite\n[b]\nstonewall\n"
+        f"include {inner}\nrw=read\n"
         "[c]\nioengine=cpuio\ncpuload=1\nruntime=1\nfilename=none\n"
     )
     job.write_text(text)
     result = good(vroom("fio", "--output-format=json", job, cwd=tmp_path))
-    engines = [
-        job["job options"].get("ioengine", result.text.count("external") and "vroom")
-        for job in result.jobs
-    ]
-    assert engines == ["vroom", "vroom", "cpuio"] or engines[2] == "cpuio"
+    told = json.loads(result.out[result.out.index("{") :])
+    a, b, c = ({**told["global options"], **job["job options"]} for job in told["jobs"])
+    assert (a["ioengine"], b["ioengine"], c["ioengine"]) == (ENGINE, ENGINE, "cpuio")
+    # Only vroom understands that address, and only an engine without files wants none.
+    assert {p.name for p in tmp_path.iterdir()} == {"inner.fio", "job.fio", "disk"}
+    assert [one["error"] for one in told["jobs"]] == [0, 0, 0]
+    assert told["jobs"][0]["write"]["io_bytes"] == told["jobs"][1]["read"]["io_bytes"] == 4 * MIB
     assert "ioengine=libaio: running on vroom instead" in result.err
     assert "ioengine=io_uring: running on vroom instead" in result.err
+    assert "cpuio: running" not in result.err
     assert job.read_text() == text
+
+
+def test_vroom_fio_takes_engines_from_the_command_line_too(tmp_path):
     output = tmp_path / "out.json"
     output.write_text("old")
     good(vroom("fio", "--output", output, "--output-format", "json", "--ioengine=psync",
@@ -158,6 +165,13 @@ def test_vroom_fio_takes_the_place_of_the_engine(tmp_path):
     assert (tmp_path / "disk2").exists() and '"jobs"' in output.read_text()
     missing = vroom("fio", tmp_path / "none.fio")
     assert missing.status != 0
+
+
+@pytest.mark.parametrize("engine", [["--ioengine=cpuio"], ["--ioengine", "cpuio"]])
+def test_vroom_fio_leaves_engines_without_files_alone(tmp_path, engine):
+    result = good(vroom("fio", "--output-format=json", "--name=x", *engine, "--cpuload=1",
+                        "--runtime=1", cwd=tmp_path))  # fmt: skip
+    assert result.jobs[0]["job options"]["ioengine"] == "cpuio"
 
 
 def test_vroom_fio_reads_standard_input(tmp_path):

@@ -4,6 +4,7 @@ names, and no memory touched that a command does not own."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import struct
@@ -11,7 +12,7 @@ import time
 import uuid
 
 import pytest
-from conftest import MIB, VROOM, Controller, run, vroom, wait_for
+from conftest import MIB, VROOM, Controller, fio, good, run, vroom, wait_for
 from rawclient import (
     ACQ,
     AQA,
@@ -602,3 +603,20 @@ def test_bad_arguments(tmp_path, arguments, words):
     result = run(VROOM, "emulate", *[a.format(dir=tmp_path) for a in arguments], timeout=5)
     assert result.status != 0 and words in result.err
     assert len(result.err.splitlines()) == 1
+
+
+def test_drive_is_lent_the_memory_that_it_asks_for(controller):
+    """The drive fills its buffer and looks at it again when it gets none of it any more."""
+    served = controller("--ns", "mem=64M", "--hmb", "20M")
+    shown = good(vroom("id", "--json", served.socket))
+    assert json.loads(shown.out)["host_memory_bytes"] == 20 * MIB
+    assert "lends the drive 20480 KiB of memory" in shown.err
+    check = {"bs": "64k", "size": "32M", "verify": "crc32c", "verify_state_save": 0, "iodepth": 64}
+    good(fio(filename=served.socket, rw="randwrite", numjobs=1, **check))
+    served.stop()
+    assert "host memory buffer" not in served.process.stderr.read()
+
+
+def test_more_memory_than_is_lent_is_not_used():
+    shown = good(vroom("id", "--json", "emu-mem,hmb=300M"))
+    assert json.loads(shown.out)["host_memory_bytes"] == 0 and "lends" not in shown.err

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import ENGINE, GIB, KIB, MIB, ROOT, fio, good, needs_root, run, unescape
+from conftest import ENGINE, GIB, KIB, MIB, ROOT, fio, good, needs_root, options, run, unescape
 
 
 def sha(path, start=0, length=None) -> str:
@@ -36,6 +36,7 @@ VERIFY = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("writer, reader", [("vroom", "psync"), ("psync", "vroom")])
 def test_written_here_verified_there(tmp_path, writer, reader):
     engines = {"vroom": ENGINE, "psync": "psync"}
@@ -60,10 +61,12 @@ def verified(result) -> bool:
     return not damage and not any(job["error"] for job in result.jobs)
 
 
+@pytest.mark.quick
 def test_verify_through_vroom_alone(tmp_path):
     good(fio(filename=tmp_path / "disk", **{**VERIFY, "size": "8M", "offset_increment": "8M"}))
 
 
+@pytest.mark.quick
 def test_reads_what_the_file_holds(disk, tmp_path):
     """Reads everything with an engine that stores nothing; the checksum is in the data."""
     before = sha(disk)
@@ -105,14 +108,31 @@ def test_trim_modes(disk, rw):
     good(fio(filename=disk, rw=rw, bs="64k", iodepth=8))
 
 
-def test_fsync_reaches_the_disk(tmp_path):
-    """Flush is fdatasync() of the file: strace of the controller sees it."""
-    result = good(
-        fio(filename=tmp_path / "disk", rw="randwrite", bs="4k", size="1M", fsync=16, end_fsync=1)
-    )
-    assert result.jobs[0]["sync"]["total_ios"] >= 15
-    good(fio(filename=tmp_path / "disk", rw="randwrite", bs="4k", size="1M", fdatasync=8))
-    good(fio(filename=tmp_path / "disk", rw="randwrite", bs="4k", size="1M", sync="dsync"))
+def test_syncs_reach_the_disk(tmp_path):
+    """Flush is fdatasync() of the file, FUA a write with RWF_DSYNC: the controller's own calls."""
+    shim, log = tmp_path / "syncs.so", tmp_path / "calls"
+    good(run("gcc", "-shared", "-fPIC", ROOT / "tests/programs/syncs.c", "-o", shim, "-ldl"))
+
+    def calls(**settings) -> tuple[int, int, int]:
+        """As fio counts syncs, and as the controller made calls: fdatasync(), durable writes."""
+        log.write_bytes(b"")
+        result = good(
+            run("fio", "--output-format=json", "--name=x", f"--ioengine={ENGINE}", "--size=1M",
+                "--rw=randwrite", "--bs=4k", f"--filename={tmp_path}/disk", *options(**settings),
+                LD_PRELOAD=str(shim), SYNCS=str(log))
+        )  # fmt: skip
+        made = log.read_bytes()
+        shutdown = 1  # flushes, too
+        return result.jobs[0]["sync"]["total_ios"], made.count(b"f") - shutdown, made.count(b"d")
+
+    assert calls() == (0, 0, 0)
+    asked, flushes, durable = calls(fsync=16)
+    assert asked in (15, 16) and (flushes, durable) == (asked, 0)
+    _, flushes, durable = calls(fdatasync=8)  # which fio does not count
+    assert flushes in (31, 32) and durable == 0
+    assert calls(end_fsync=1)[1:] == (1, 0)
+    assert calls(sync="dsync") == (0, 0, 256)
+    assert calls(writefua=1) == (0, 0, 256)
 
 
 # --- job modes ------------------------------------------------------------------------------

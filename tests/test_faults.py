@@ -96,7 +96,8 @@ def test_kill_one_job_and_the_others_go_on(tmp_path):
     assert status == 0 and "got signal=9" in text and "IOPS=" in text
     data = path.read_bytes()
     assert data[: 2 * MIB] == b"\x5a" * 2 * MIB
-    assert data[-2 * MIB :] == b"\x5a" * 2 * MIB
+    # The last job's beginning: how far it comes in the time is the machine's affair.
+    assert data[192 * MIB : 194 * MIB] == b"\x5a" * 2 * MIB
 
 
 def test_queue_pairs_of_killed_jobs_are_reclaimed(tmp_path):
@@ -172,6 +173,19 @@ def test_faults_in_mid_job(disk, fault, mode):
     assert time.monotonic() - start < 10
     assert any(FAULTS[fault] in line and str(disk) in line for line in result.vroom_lines)
     assert 1 <= len(result.vroom_lines) <= mode.get("numjobs", 1)
+
+
+@pytest.mark.parametrize("number, command, seconds, option", [
+    (4, "flush", 2, "flush_timeout="), (5, "write of 8 blocks", 1, "io_timeout="),
+])  # fmt: skip
+def test_flushes_have_a_deadline_of_their_own(disk, number, command, seconds, option):
+    """Every second command is a flush; one of either kind is dropped. The line names the option."""
+    start = time.monotonic()
+    result = fio(filename=f"{disk},fault=drop@{number}", rw="write", bs="4k", iodepth=1, fsync=1,
+                 size="1M", io_timeout=1, flush_timeout=2)  # fmt: skip
+    assert result.status != 0 and seconds <= time.monotonic() - start < seconds + 8
+    [line] = result.vroom_lines
+    assert command in line and f"deadline of {seconds}000 ms" in line and f"({option})" in line
 
 
 def test_perf_reports_a_lost_command():

@@ -3,32 +3,11 @@
 
 from __future__ import annotations
 
-import re
-
-from conftest import ROOT
-
-# Lower layers first. The public headers lie below all: they are the contract.
-LAYERS = ["include", "base", "pci", "transport", "core", "emulator", "cli"]
-DRIVER = ROOT / "driver"
-
-
-def layer_of(include: str) -> str:
-    return include.split("/")[0] if "/" in include else "include"
-
-
-def upward_includes() -> list[str]:
-    found = []
-    for layer in LAYERS:
-        for path in sorted((DRIVER / layer).glob("*.[ch]")):
-            for name in re.findall(r'^#include "(.*)"', path.read_text(), re.MULTILINE):
-                above = layer_of(name)
-                if LAYERS.index(above) > LAYERS.index(layer):
-                    found.append(f"{layer}/{path.name} -> {name}")
-    return found
+from layers import DRIVER, LAYERS, MOST_LINES, MOST_LINES_OF_A_FILE, includes, lines, upward
 
 
 def test_nobody_includes_upwards():
-    assert upward_includes() == []
+    assert upward() == []
 
 
 def test_every_directory_of_the_driver_is_a_layer():
@@ -38,4 +17,9 @@ def test_every_directory_of_the_driver_is_a_layer():
 
 def test_the_public_headers_are_all_that_programs_need():
     for path in (DRIVER / "examples").glob("*.c"):
-        assert re.findall(r'^#include "(.*)"', path.read_text(), re.MULTILINE) == ["vroom.h"]
+        assert includes(path) == ["vroom.h"]
+
+
+def test_the_driver_stays_small():
+    assert sum(lines().values()) < MOST_LINES
+    assert {path: n for path, n in lines().items() if n > MOST_LINES_OF_A_FILE} == {}

@@ -14,11 +14,15 @@ const char *vroom_error(void)
 }
 
 /* Long lines lose their middle, which is of a long name; the reason comes last. */
-static void set_line(const char *line)
+static void set_line(const char *device, const char *colon, const char *format, va_list args)
 {
 	const size_t head = sizeof(error_line) / 4, tail = sizeof(error_line) - head - 3;
-	size_t bytes = strlen(line) + 1;
+	char line[3 * PATH_MAX]; /* two names, each as long as can be, and words */
+	int n = snprintf(line, sizeof(line), "%s%s", device, colon);
+	size_t bytes;
 
+	vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+	bytes = strlen(line) + 1;
 	if (bytes <= sizeof(error_line))
 		memcpy(error_line, line, bytes);
 	else
@@ -28,25 +32,20 @@ static void set_line(const char *line)
 
 int vroom_fail(int err, const char *format, ...)
 {
-	char line[3 * PATH_MAX]; /* two names, each as long as can be, and words */
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(line, sizeof(line), format, args);
+	set_line("", "", format, args);
 	va_end(args);
-	set_line(line);
 	return -err;
 }
 
 int vroom_fail_on(const char *device, int err, const char *format, ...)
 {
-	char line[3 * PATH_MAX];
-	int n = snprintf(line, sizeof(line), "%s: ", device);
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+	set_line(device, ": ", format, args);
 	va_end(args);
-	set_line(line);
 	return -err;
 }

@@ -9,30 +9,13 @@
 #include <stdint.h>
 
 /*
- * Orders stores to memory that the device reads, such as queue entries, before the store to a
- * register that tells it of them. x86 keeps this order by itself.
+ * Orders accesses to registers and to memory that the device reads and writes: it finds what is
+ * stored before it is told, we find what it wrote before it told us.
  */
-static inline void vroom_mmio_before_write(void)
+static inline void vroom_mmio_order(void)
 {
 #if defined(__aarch64__)
-	__asm__ volatile("dmb oshst" ::: "memory");
-#elif defined(__x86_64__)
-	__asm__ volatile("" ::: "memory");
-#else
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-#endif
-}
-
-/*
- * Orders the load from a register before loads of memory that the device wrote before the register
- * changed.
- */
-static inline void vroom_mmio_after_read(void)
-{
-#if defined(__aarch64__)
-	__asm__ volatile("dmb oshld" ::: "memory");
-#elif defined(__x86_64__)
-	__asm__ volatile("" ::: "memory");
+	__asm__ volatile("dmb osh" ::: "memory");
 #else
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
@@ -45,7 +28,7 @@ static inline void vroom_mmio_read(const volatile void *at, void *value, unsigne
 
 	for (unsigned i = 0; i < width / 4; i++)
 		to[i] = from[i];
-	vroom_mmio_after_read();
+	vroom_mmio_order();
 }
 
 static inline void vroom_mmio_write(volatile void *at, const void *value, unsigned width)
@@ -53,7 +36,7 @@ static inline void vroom_mmio_write(volatile void *at, const void *value, unsign
 	volatile uint32_t *to = (volatile uint32_t *)at;
 	const uint32_t *from = (const uint32_t *)value;
 
-	vroom_mmio_before_write();
+	vroom_mmio_order();
 	for (unsigned i = 0; i < width / 4; i++)
 		to[i] = from[i];
 }

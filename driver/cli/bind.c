@@ -154,7 +154,7 @@ static int write_record(const struct vroom_device *d)
 	for (int i = 0; i < count; i++)
 		fprintf(f, "name %s %u\n", names[i].name, names[i].nsid);
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
-		if (vroom_device_fact(d->bdf, facts[i], text, sizeof(text)))
+		if (cli_fact(d->bdf, facts[i], text, sizeof(text)))
 			fprintf(f, "%s %s\n", facts[i], text);
 	return fclose(f)
 		       ? vroom_fail(errno, "%s: cannot write %s: %s", d->bdf, path, strerror(errno))
@@ -260,7 +260,7 @@ static void move_back(const struct arguments *a, struct vroom_device *d)
 {
 	char driver[64];
 
-	vroom_device_record(d->bdf, "driver", driver, sizeof(driver));
+	vroom_device_record(d->bdf, "driver", 0, driver, sizeof(driver));
 	vroom_device_look(d->bdf, d);
 	move(a, d, NULL);
 	vroom_device_look(d->bdf, d);
@@ -456,10 +456,9 @@ static bool on_group_member(const char *bdf, void *arg)
 /* While vfio has a function of a group in use, the kernel gives no other of it to a driver. */
 static int check_group_idle(const struct arguments *a, struct vroom_device *d)
 {
-	char path[PATH_MAX];
-
-	snprintf(path, sizeof(path), "/sys/kernel/iommu_groups/%d/devices", d->iommu_group);
-	return !strcmp(d->driver, "vfio-pci") && vroom_for_entries(path, on_group_member, d)
+	return !strcmp(d->driver, "vfio-pci") &&
+			       vroom_for_entries(on_group_member, d,
+						 VROOM_IOMMU_GROUPS "/%d/devices", d->iommu_group)
 		       ? vroom_fail(EBUSY, "%s: is in IOMMU group %d with %s; nothing was changed",
 				    a->address, d->iommu_group, vroom_error())
 		       : 0;
@@ -471,7 +470,7 @@ static int unbind_one(const struct arguments *a, struct vroom_device *d)
 	char driver[64];
 	int count;
 
-	if (!vroom_device_record(d->bdf, "driver", driver, sizeof(driver)))
+	if (!vroom_device_record(d->bdf, "driver", 0, driver, sizeof(driver)))
 		snprintf(driver, sizeof(driver), "nvme");
 	if (strcmp(d->driver, driver)) {
 		if (!a->dry_run && strcmp(d->driver, "vfio-pci"))

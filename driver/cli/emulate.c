@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "base/size.h"
 #include "emulator/emulator.h"
+#include "emulator/size.h"
 
 enum {
 	OPT_SOCKET = 256,
@@ -24,6 +24,7 @@ enum {
 	OPT_MPSMIN,
 	OPT_MMAP,
 	OPT_VWC,
+	OPT_HMB,
 	OPT_SERIAL,
 	OPT_READ_LATENCY,
 	OPT_WRITE_LATENCY,
@@ -51,6 +52,7 @@ static const struct argp_option options[] = {
 	{ "dstrd", OPT_DSTRD, "N", 0, "Doorbell stride, 4 << N bytes, N up to 10 (4)", 2 },
 	{ "mpsmin", OPT_MPSMIN, "N", 0, "Memory page size, 4096 << N bytes, N up to 4 (0)", 2 },
 	{ "mmap", OPT_MMAP, "on|off", 0, "Let clients map the doorbells (on)", 2 },
+	{ "hmb", OPT_HMB, "SIZE", 0, "Host memory buffer that the drive asks for (none)", 0 },
 	{ "vwc", OPT_VWC, "on|off", 0, "Volatile write cache: the page cache, until Flush (on)",
 	  2 },
 	{ 0, 0, 0, 0, "A drive's timing (none: as fast as possible):", 3 },
@@ -167,6 +169,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_MPSMIN: o->mpsmin = (unsigned)number(o, "mpsmin", arg, 0, 4); break;
 	case OPT_MMAP: o->mmap = on_off(o, "mmap", arg); break;
 	case OPT_VWC: o->vwc = on_off(o, "vwc", arg); break;
+	case OPT_HMB: o->hmb = number(o, "hmb", arg, 0, 1ull << 40); break;
 	case OPT_SERIAL: o->serial = arg; break;
 	case OPT_READ_LATENCY: o->timing.read_latency_ns = latency(o, "read-latency", arg); break;
 	case OPT_WRITE_LATENCY:

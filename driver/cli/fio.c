@@ -193,12 +193,11 @@ static bool build_arguments(int argc, char **argv, char **args)
 		n++;
 	for (int i = 1; i < argc; i++) {
 		bool engine = !strncmp(argv[i], "--ioengine=", 11);
-		const char *name = argv[i] + (engine ? 11 : 0);
+		bool apart = !strcmp(argv[i], "--ioengine") && i + 1 < argc;
+		const char *name = apart ? argv[i + 1] : engine ? argv[i] + 11 : "";
 
-		if (engine && !LISTED(name, strlen(name), kept_engines))
-			continue;
-		if (!strcmp(argv[i], "--ioengine")) {
-			i++;
+		if ((engine || apart) && !LISTED(name, strlen(name), kept_engines)) {
+			i += apart;
 			continue;
 		}
 		args[n] = argv[i];

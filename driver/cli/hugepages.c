@@ -15,7 +15,7 @@
 #include "cli/cli.h"
 #include "base/error.h"
 #include "base/lock.h"
-#include "base/size.h"
+#include "emulator/size.h"
 
 #define MAX_SIZES 8
 

@@ -120,6 +120,7 @@ static struct json_object *describe_ctrlr(const struct vroom_ctrlr_info *info)
 	json_object_object_add(o, "max_queue_entries",
 			       json_object_new_int64(info->max_queue_entries));
 	json_object_object_add(o, "io_queue_pairs", json_object_new_int64(info->max_qpairs));
+	json_object_object_add(o, "host_memory_bytes", json_object_new_uint64(info->host_memory));
 	json_object_object_add(o, "page_bytes", json_object_new_uint64(info->page_size));
 	json_object_object_add(o, "doorbell_stride_bytes",
 			       json_object_new_int64(4ll << NVME_GET(info->cap, NVME_CAP_DSTRD)));

@@ -82,10 +82,10 @@ static struct json_object *describe(struct pci_device *dev)
 	snprintf(text, sizeof(text), "%04x:%04x", dev->vendor_id, dev->device_id);
 	add(o, "id", text);
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
-		vroom_device_fact(d.bdf, facts[i], text, sizeof(text));
+		cli_fact(d.bdf, facts[i], text, sizeof(text));
 		add(o, keys[i], text);
 	}
-	vroom_device_fact(d.bdf, "bytes", text, sizeof(text));
+	cli_fact(d.bdf, "bytes", text, sizeof(text));
 	json_object_object_add(o, "bytes",
 			       text[0] ? json_object_new_uint64(strtoull(text, NULL, 10)) : NULL);
 	add(o, "driver", d.driver);

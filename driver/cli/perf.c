@@ -14,9 +14,8 @@
 #include <sys/resource.h>
 
 #include "cli/cli.h"
-#include "base/cpu.h"
 #include "base/clock.h"
-#include "base/size.h"
+#include "emulator/size.h"
 #include "vroom.h"
 
 #define BATCH 64
@@ -46,8 +45,9 @@ struct worker {
 	char *buffers;
 	uint64_t *started; /* ticks, by request */
 	uint64_t end;	   /* ticks */
-	uint64_t blocks;   /* of the namespace that are used */
-	uint64_t next_lba, random;
+	uint64_t nlb;	   /* of an I/O */
+	uint64_t places;   /* where one can be, in the part of the namespace that is used */
+	uint64_t next, random;
 	uint64_t done, errors, ticks_total, ticks_min, ticks_max;
 	uint16_t first_error;
 	uint64_t histogram[BUCKETS];
@@ -174,18 +174,20 @@ static uint64_t next_random(struct worker *w)
 static int submit(struct worker *w, uintptr_t request, uint64_t now)
 {
 	const struct arguments *a = w->args;
-	uint64_t nlb = a->io_bytes >> w->ns.lba_shift, slots = w->blocks / nlb, slba;
+	uint64_t nlb = w->nlb, slba;
 	char *buf = w->buffers + request * a->io_bytes;
 	bool read = a->workload == READ || a->workload == RANDREAD;
 	struct vroom_io io;
 
 	if (a->workload == READ || a->workload == WRITE) {
-		slba = w->next_lba++ % slots * nlb;
+		slba = w->next * nlb;
+		if (++w->next == w->places)
+			w->next = 0;
 	} else {
 		uint64_t r = next_random(w);
 
-		/* Multiply and shift instead of a division: slots < 2^52 keeps the bias away. */
-		slba = (uint64_t)(((unsigned __int128)r * slots) >> 64) * nlb;
+		/* Multiply and shift instead of a division: places < 2^52 keeps the bias away. */
+		slba = (uint64_t)(((unsigned __int128)r * w->places) >> 64) * nlb;
 		if (a->workload == RANDRW)
 			read = (r & 0xffff) % 100 < a->read_percent;
 	}
@@ -214,16 +216,32 @@ static void account(struct worker *w, const struct vroom_completion *c, uint64_t
 	}
 }
 
+/*
+ * Submits REQUEST, if the queue pair has room for it. Whatever else is in the way ends the run:
+ * *RET says so, and nothing is submitted any more.
+ */
+static bool start(struct worker *w, uintptr_t request, uint64_t now, int *ret)
+{
+	int err = *ret ? *ret : submit(w, request, now);
+
+	if (err && err != -EAGAIN && !*ret) {
+		*ret = err;
+		snprintf(w->message, sizeof(w->message), "%s", vroom_error());
+	}
+	return !err;
+}
+
 /* Keeps the queue pair full until the end, then empties it. */
 static int run(struct worker *w)
 {
 	unsigned in_flight = 0, depth = vroom_qpair_depth(w->qp);
 	struct vroom_completion done[BATCH];
-	uint64_t now = cpu_ticks();
+	uint64_t now = vroom_ticks();
+	int ret = 0;
 
 	if (depth > w->args->depth)
 		depth = w->args->depth;
-	while (in_flight < depth && submit(w, in_flight, now) == 0)
+	while (in_flight < depth && start(w, in_flight, now, &ret))
 		in_flight++;
 	vroom_ring(w->qp);
 	while (in_flight) {
@@ -236,24 +254,24 @@ static int run(struct worker *w)
 				return n;
 			continue;
 		}
-		now = cpu_ticks();
+		now = vroom_ticks();
 		for (int i = 0; i < n; i++) {
 			account(w, &done[i], now);
 			in_flight--;
 			if (now < w->end && !interrupted &&
-			    submit(w, (uintptr_t)done[i].tag, now) == 0)
+			    start(w, (uintptr_t)done[i].tag, now, &ret))
 				in_flight++;
 		}
 		vroom_ring(w->qp);
 	}
-	return 0;
+	return ret;
 }
 
 static void *work(void *arg)
 {
 	struct worker *w = arg;
 
-	if (run(w))
+	if (run(w) && !w->message[0])
 		snprintf(w->message, sizeof(w->message), "%s", vroom_error());
 	return NULL;
 }
@@ -389,15 +407,17 @@ static int check(const struct arguments *a, const struct vroom_ns *ns)
 static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *workers)
 {
 	uint64_t start_ticks, end_ticks, start_ns, end_ns, rate_ns, rate_ticks;
+	bool broken = false;
+	uint64_t blocks;
 	double cpu;
 	int ret = 0;
 
 	/* How long a tick is: measured over 20 ms, and again over the whole run. */
 	rate_ns = vroom_now_ns();
-	rate_ticks = cpu_ticks();
+	rate_ticks = vroom_ticks();
 	while (vroom_now_ns() - rate_ns < 20000000)
 		;
-	rate_ticks = cpu_ticks() - rate_ticks;
+	rate_ticks = vroom_ticks() - rate_ticks;
 	rate_ns = vroom_now_ns() - rate_ns;
 
 	for (unsigned j = 0; j < a->threads; j++) {
@@ -408,19 +428,21 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 			return cli_fail();
 		if (j == 0 && check(a, &workers[0].ns))
 			return 1;
-		workers[j].blocks = workers[j].ns.blocks;
-		if (a->span && a->span >> workers[j].ns.lba_shift < workers[j].blocks)
-			workers[j].blocks = a->span >> workers[j].ns.lba_shift;
+		blocks = workers[j].ns.blocks;
+		if (a->span && a->span >> workers[j].ns.lba_shift < blocks)
+			blocks = a->span >> workers[j].ns.lba_shift;
+		workers[j].nlb = a->io_bytes >> workers[j].ns.lba_shift;
+		workers[j].places = blocks / workers[j].nlb;
 		if (set_up(&workers[j]))
 			return cli_fail();
 	}
 	cpu = cpu_seconds();
 	start_ns = vroom_now_ns();
-	start_ticks = cpu_ticks();
+	start_ticks = vroom_ticks();
 	for (unsigned j = 0; j < a->threads; j++) {
 		workers[j].end = start_ticks + (uint64_t)(a->seconds * 1e9 * (double)rate_ticks /
 							  (double)rate_ns);
-		workers[j].next_lba = workers[j].blocks / a->threads * j;
+		workers[j].next = workers[j].places / a->threads * j;
 		if (pthread_create(&workers[j].thread, NULL, work, &workers[j])) {
 			fprintf(stderr, "vroom: cannot start thread %u\n", j);
 			exit(1);
@@ -428,16 +450,18 @@ static int measure(struct arguments *a, struct vroom_ctrlr *c, struct worker *wo
 	}
 	for (unsigned j = 0; j < a->threads; j++)
 		pthread_join(workers[j].thread, NULL);
-	end_ticks = cpu_ticks();
+	end_ticks = vroom_ticks();
 	end_ns = vroom_now_ns();
 	cpu = cpu_seconds() - cpu;
 	for (unsigned j = 0; j < a->threads; j++) {
 		if (workers[j].message[0]) {
 			fprintf(stderr, "vroom: %s\n", workers[j].message);
-			ret = 1;
+			broken = true;
 		}
 		ret |= workers[j].errors != 0;
 	}
+	if (broken) /* half a run is no measurement */
+		return 1;
 	report(a, workers, (double)(end_ns - start_ns) / 1e9,
 	       (double)(end_ns - start_ns) / (double)(end_ticks - start_ticks), cpu);
 	return ret;

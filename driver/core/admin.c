@@ -10,32 +10,51 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "core/ctrlr.h"
-#include "core/prp.h"
 
 #define HEALTH_INTERVAL_MS 100
 
-int vroom_admin_init(struct vroom_ctrlr *c)
+/* Zeroed memory for a queue of BYTES, contiguous for the controller: within one huge page. */
+static void *alloc_queue(struct vroom_ctrlr *c, size_t bytes)
+{
+	size_t align = c->page_size;
+	void *mem;
+
+	while (align < bytes && align < VROOM_HUGE_PAGE)
+		align *= 2;
+	mem = vroom_dma_alloc(c, bytes, align);
+	if (mem) /* phase tags start at 0 (Base 3.3.3.2) */
+		memset(mem, 0, bytes);
+	return mem;
+}
+
+int vroom_queues_init(struct vroom_ctrlr *c, unsigned qid, struct vroom_sq *sq, struct vroom_cq *cq,
+		      struct vroom_kick kicks[2], bool traps)
 {
 	unsigned dstrd = (unsigned)NVME_GET(c->cap, NVME_CAP_DSTRD);
+	struct vroom_transport *t = c->transport;
+
+	sq->entries = alloc_queue(c, sq->size * sizeof(*sq->entries));
+	cq->entries = alloc_queue(c, cq->size * sizeof(*cq->entries));
+	if (!sq->entries || !cq->entries)
+		return -ENOMEM;
+	if (vroom_doorbell_init(&sq->doorbell, &kicks[0], t, qid, false, dstrd, traps) ||
+	    vroom_doorbell_init(&cq->doorbell, &kicks[1], t, qid, true, dstrd, traps))
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "the doorbells of queue %u are beyond BAR0 (CAP.DSTRD is %u)",
+				     qid, dstrd);
+	return 0;
+}
+
+int vroom_admin_init(struct vroom_ctrlr *c)
+{
 	struct vroom_admin *a = &c->admin;
 
 	a->shared = &c->shared->admin;
 	a->sq.size = a->cq.size = VROOM_ADMIN_ENTRIES;
-	a->sq.entries =
-		vroom_dma_alloc(c, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_sqe), c->page_size);
-	a->cq.entries =
-		vroom_dma_alloc(c, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_cqe), c->page_size);
 	a->buffer = vroom_dma_alloc(c, VROOM_ADMIN_BYTES, VROOM_ADMIN_BYTES);
-	if (!a->sq.entries || !a->cq.entries || !a->buffer)
-		return -ENOMEM;
-	memset(a->sq.entries, 0, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_sqe));
-	memset(a->cq.entries, 0, VROOM_ADMIN_ENTRIES * sizeof(struct nvme_cqe));
-	vroom_doorbell_init(&a->sq.doorbell, &a->sq_kick, c->transport, 0, false, dstrd, false);
-	vroom_doorbell_init(&a->cq.doorbell, &a->cq_kick, c->transport, 0, true, dstrd, false);
-	return 0;
+	return a->buffer ? vroom_queues_init(c, 0, &a->sq, &a->cq, a->kicks, false) : -ENOMEM;
 }
 
-/* The queues' indices follow from the counters. */
 static void load_indices(struct vroom_admin *a)
 {
 	uint32_t completed = a->shared->completed;
@@ -46,7 +65,7 @@ static void load_indices(struct vroom_admin *a)
 	a->cq.phase = completed / VROOM_ADMIN_ENTRIES % 2 ? 0 : NVME_CQE_PHASE;
 }
 
-/* Waits for the next completion, of whatever command, and takes it. */
+/* Waits for the completion of the first command that has none, whoever's it is, and takes it. */
 static int reap(struct vroom_ctrlr *c, const char *what, struct nvme_cqe *out)
 {
 	struct vroom_admin *a = &c->admin;
@@ -62,16 +81,23 @@ static int reap(struct vroom_ctrlr *c, const char *what, struct nvme_cqe *out)
 			continue;
 		next_look = now + HEALTH_INTERVAL_MS;
 		ret = vroom_ctrlr_health(c);
+		if (!ret && now > deadline) {
+			ret = vroom_fail_on(c->name, ETIMEDOUT,
+					    "%s: no completion in %u ms; the controller is stuck",
+					    what, c->opts.admin_timeout_ms);
+			vroom_ctrlr_mark_failed(c, ret);
+		}
 		if (ret)
 			return ret;
-		if (now > deadline) {
-			vroom_fail_on(c->name, ETIMEDOUT,
-				      "%s has no completion after %u ms; the controller is stuck",
-				      what, c->opts.admin_timeout_ms);
-			return vroom_ctrlr_mark_failed(c, -ETIMEDOUT);
-		}
 	}
 	*out = a->cq.entries[a->cq.head];
+	if (out->cid != a->shared->completed % VROOM_ADMIN_ENTRIES) {
+		vroom_fail_on(c->name, EPROTO,
+			      "the controller completed admin command %u, which is not "
+			      "outstanding; it is broken or another program drives it too",
+			      out->cid);
+		return vroom_ctrlr_mark_failed(c, -EPROTO);
+	}
 	a->shared->completed++; /* one store: it is taken, or it is not */
 	load_indices(a);
 	vroom_cq_ring(&a->cq);
@@ -93,25 +119,21 @@ static int drain(struct vroom_ctrlr *c)
 	return ret;
 }
 
-static int submit(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, size_t bytes)
+static void submit(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, size_t bytes)
 {
 	struct vroom_admin *a = &c->admin;
 	struct nvme_sqe *entry = vroom_sq_entry(&a->sq);
-	struct vroom_prps prps;
 
 	*entry = *sqe;
 	entry->cid = (uint16_t)(a->shared->submitted % VROOM_ADMIN_ENTRIES);
-	if (bytes) {
-		vroom_prp_begin(&prps, c->page_size, a->list, NULL);
-		if (vroom_prp_add(&prps, &c->space, a->buffer, bytes))
-			return -EFAULT;
-		entry->prp1 = prps.prp1;
-		entry->prp2 = prps.second;
+	if (bytes) { /* two pages at most, which are neighbours */
+		entry->prp1 = vroom_space_iova(&c->space, a->buffer);
+		entry->prp2 = bytes > c->page_size ? entry->prp1 + c->page_size : 0;
 	}
-	a->shared->submitted++;
+	/* Release: the entry is whole before it counts. For a kill, not for readers. */
+	__atomic_store_n(&a->shared->submitted, a->shared->submitted + 1, __ATOMIC_RELEASE);
 	load_indices(a);
 	vroom_sq_ring(&a->sq);
-	return 0;
 }
 
 int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *buf, size_t bytes,
@@ -125,11 +147,11 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 
 	snprintf(what, sizeof(what), "admin command %02xh", sqe->opcode);
 	if (bytes > VROOM_ADMIN_BYTES)
-		return vroom_fail_on(c->name, EINVAL, "%s moves %zu bytes, at most %u go at once",
-				     what, bytes, VROOM_ADMIN_BYTES);
+		return vroom_fail_on(c->name, EINVAL, "%s moves %zu bytes, the limit is %u", what,
+				     bytes, VROOM_ADMIN_BYTES);
 	if (bytes && (!buf || direction == NVME_NO_DATA))
 		return vroom_fail_on(c->name, EINVAL, "%s: %zu bytes, but %s", what, bytes,
-				     buf ? "the opcode says that it moves none" : "no buffer");
+				     buf ? "the opcode moves none" : "no buffer");
 	ret = vroom_ctrlr_failed(c);
 	if (!ret)
 		ret = drain(c);
@@ -137,20 +159,19 @@ int vroom_admin_locked(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *
 		return ret;
 	if (bytes && (direction & NVME_TO_CTRLR))
 		memcpy(a->buffer, buf, bytes);
-	ret = submit(c, sqe, bytes);
-	if (!ret)
-		ret = reap(c, what, &done);
+	submit(c, sqe, bytes);
+	ret = reap(c, what, &done);
 	if (ret)
 		return ret;
 	done.status &= (uint16_t)~NVME_STATUS_PHASE_MASK;
+	if (bytes && (direction & NVME_TO_HOST) && !done.status)
+		memcpy(buf, a->buffer, bytes);
 	if (cqe)
 		*cqe = done;
 	else if (done.status)
-		return vroom_fail_on(c->name, EIO, "%s failed: %s", what,
-				     vroom_status_str(done.status));
-	if (bytes && (direction & NVME_TO_HOST) && !done.status)
-		memcpy(buf, a->buffer, bytes);
-	return 0;
+		ret = vroom_fail_on(c->name, EIO, "%s failed: %s", what,
+				    vroom_status_str(done.status));
+	return ret;
 }
 
 int vroom_admin(struct vroom_ctrlr *c, const struct nvme_sqe *sqe, void *buf, size_t bytes,
@@ -174,15 +195,12 @@ int vroom_admin_identify(struct vroom_ctrlr *c, uint8_t cns, uint32_t nsid, void
 int vroom_admin_set_feature(struct vroom_ctrlr *c, uint8_t feature, const uint32_t cdw11_to_15[5],
 			    struct nvme_cqe *cqe)
 {
-	struct nvme_sqe sqe = {
-		.opcode = NVME_ADMIN_SET_FEATURES,
-		.cdw10 = feature,
-		.cdw11 = cdw11_to_15[0],
-		.cdw12 = cdw11_to_15[1],
-		.cdw13 = cdw11_to_15[2],
-		.cdw14 = cdw11_to_15[3],
-		.cdw15 = cdw11_to_15[4],
-	};
+	struct nvme_sqe sqe = { .opcode = NVME_ADMIN_SET_FEATURES, .cdw10 = feature };
 
+	sqe.cdw11 = cdw11_to_15[0];
+	sqe.cdw12 = cdw11_to_15[1];
+	sqe.cdw13 = cdw11_to_15[2];
+	sqe.cdw14 = cdw11_to_15[3];
+	sqe.cdw15 = cdw11_to_15[4];
 	return vroom_admin(c, &sqe, NULL, 0, cqe);
 }

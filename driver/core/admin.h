@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The admin queue: one command at a time, under the lock that all processes of a controller share.
- * Its state is two counters in shared memory. Whoever finds that more was submitted than completed
- * inherits it from a process that died, and waits for those completions first.
+ * Who finds that more was submitted than completed inherits it from a process that died, and waits
+ * for those completions first.
  */
 #ifndef VROOM_ADMIN_H
 #define VROOM_ADMIN_H
@@ -13,27 +13,30 @@
 
 struct vroom_ctrlr;
 
-/* Entries of either queue: a power of two, so that counters may run over. */
-#define VROOM_ADMIN_ENTRIES 32u
-/* Bytes that a command moves at most. */
-#define VROOM_ADMIN_BYTES 8192u
+#define VROOM_ADMIN_ENTRIES 32u	  /* of either queue: a power of two, for counters run over */
+#define VROOM_ADMIN_BYTES   8192u /* that a command moves at most: two pages */
 
 struct vroom_admin_shared {
-	uint32_t submitted; /* commands, since the controller was enabled; stored before the
-			       doorbell */
+	uint32_t submitted; /* commands since it was enabled; stored before the doorbell */
 	uint32_t completed; /* completions that were taken */
 };
 
 struct vroom_admin {
 	struct vroom_sq sq;
 	struct vroom_cq cq;
-	struct vroom_kick sq_kick, cq_kick;
-	void *buffer; /* VROOM_ADMIN_BYTES of DMA memory */
-	uint64_t list[VROOM_ADMIN_BYTES / 4096];
+	struct vroom_kick kicks[2];
+	void *buffer; /* VROOM_ADMIN_BYTES of DMA memory, aligned to as many: contiguous */
 	struct vroom_admin_shared *shared;
 };
 
-/* Memory and doorbells; the controller is disabled. */
+/*
+ * Memory and doorbells of queue pair QID (0: the admin queue), whose sizes are set. KICKS, of
+ * submission and completion queue, stay as long as those are used. TRAPS: see doorbell.h.
+ */
+int vroom_queues_init(struct vroom_ctrlr *c, unsigned qid, struct vroom_sq *sq, struct vroom_cq *cq,
+		      struct vroom_kick kicks[2], bool traps);
+
+/* Queues and buffer; the controller is disabled. */
 int vroom_admin_init(struct vroom_ctrlr *c);
 
 /* vroom_admin() for a caller who has the controller's lock. */

@@ -17,7 +17,6 @@
 #include "base/size.h"
 #include "core/ctrlr.h"
 #include "core/prp.h"
-#include "core/qpair.h"
 #include "transport/transport.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
@@ -26,34 +25,33 @@
 #define LONG_TIMEOUTS	  10
 #define HEALTH_TIMEOUT_MS 50
 
-static int read32(struct vroom_ctrlr *c, uint32_t reg, uint32_t *value)
+static int read_register(struct vroom_ctrlr *c, uint32_t reg, void *value, unsigned width)
 {
-	return c->transport->ops->read(c->transport, reg, value, 4, 0);
+	return c->transport->ops->read(c->transport, reg, value, width, 0);
 }
 
-static int write32(struct vroom_ctrlr *c, uint32_t reg, uint32_t value)
+static int write_register(struct vroom_ctrlr *c, uint32_t reg, uint64_t value, unsigned width)
 {
-	return c->transport->ops->write(c->transport, reg, &value, 4);
+	return c->transport->ops->write(c->transport, reg, &value, width);
 }
 
 const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c)
 {
-	const char *line = vroom_error(), *address = c->name;
-	size_t length = strlen(address);
+	const char *line = vroom_error();
+	size_t length = strlen(c->name);
 
-	return strncmp(line, address, length) == 0 ? line + length + 2 : line;
+	return strncmp(line, c->name, length) == 0 ? line + length + 2 : line;
 }
 
 void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
 {
-	char line[512];
+	char text[512], line[sizeof(text) + VROOM_ADDRESS_MAX];
 	va_list args;
-	int n = snprintf(line, sizeof(line), "%s: ", c->name);
 
 	va_start(args, format);
-	if (n >= 0 && (size_t)n < sizeof(line))
-		vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	snprintf(line, sizeof(line), "%s: %s", c->name, text);
 	if (c->opts.notice)
 		c->opts.notice(c->opts.notice_arg, line);
 	else
@@ -65,10 +63,12 @@ int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err)
 	struct vroom_ctrlr_shared *s = c->shared;
 
 	vroom_space_set_suspect(&c->space, true);
-	if (!__atomic_exchange_n(&s->failing, 1, __ATOMIC_RELAXED)) {
+	vroom_lock(&s->failure_lock);
+	if (!s->failed) {
 		snprintf(s->failure, sizeof(s->failure), "%s", vroom_ctrlr_reason(c));
 		__atomic_store_n(&s->failed, err, __ATOMIC_RELEASE);
 	}
+	vroom_unlock(&s->failure_lock);
 	return err;
 }
 
@@ -84,33 +84,30 @@ static int all_ones(const struct vroom_ctrlr *c)
 	return vroom_fail_on(c->name, ENODEV, "registers read all ones: the controller is gone");
 }
 
-/* What CSTS says against the controller; 0 when nothing does. */
 static int check_csts(const struct vroom_ctrlr *c, uint32_t csts)
 {
 	if (csts == UINT32_MAX)
 		return all_ones(c);
 	if (NVME_GET(csts, NVME_CSTS_CFS))
 		return vroom_fail_on(c->name, EIO,
-				     "the controller reports a fatal status (CSTS.CFS); "
-				     "reset it by opening it again");
+				     "fatal status (CSTS.CFS); open it again to reset it");
 	if (c->ready && !NVME_GET(csts, NVME_CSTS_RDY))
 		return vroom_fail_on(c->name, ENODEV,
-				     "the controller is no longer ready (CSTS.RDY): it "
-				     "was removed, or reset by somebody else");
+				     "not ready any more (CSTS.RDY): removed, or reset by others");
 	return 0;
 }
 
 int vroom_ctrlr_health(struct vroom_ctrlr *c)
 {
+	struct vroom_transport *t = c->transport;
 	uint32_t csts;
 	int ret = vroom_ctrlr_failed(c);
 
 	if (ret)
 		return ret;
-	ret = c->transport->ops->alive(c->transport);
+	ret = t->ops->alive(t);
 	if (!ret)
-		ret = c->transport->ops->read(c->transport, NVME_REG_CSTS, &csts, 4,
-					      HEALTH_TIMEOUT_MS);
+		ret = t->ops->read(t, NVME_REG_CSTS, &csts, 4, HEALTH_TIMEOUT_MS);
 	/* Slow to answer is not dead: that is for the commands' deadline to decide. */
 	if (ret == -ETIMEDOUT)
 		return 0;
@@ -119,7 +116,6 @@ int vroom_ctrlr_health(struct vroom_ctrlr *c)
 	return ret ? vroom_ctrlr_mark_failed(c, ret) : 0;
 }
 
-/* Waits until the bits MASK of CSTS equal WANT, for CAP.TO at most (Base 3.1.3.1). */
 static int wait_csts(struct vroom_ctrlr *c, uint32_t mask, uint32_t want, unsigned timeout_ms,
 		     const char *what)
 {
@@ -127,7 +123,7 @@ static int wait_csts(struct vroom_ctrlr *c, uint32_t mask, uint32_t want, unsign
 
 	for (;;) {
 		uint32_t csts;
-		int ret = read32(c, NVME_REG_CSTS, &csts);
+		int ret = read_register(c, NVME_REG_CSTS, &csts, 4);
 
 		if (ret)
 			return ret;
@@ -136,47 +132,41 @@ static int wait_csts(struct vroom_ctrlr *c, uint32_t mask, uint32_t want, unsign
 		if ((csts & mask) == want)
 			return 0;
 		if (want && NVME_GET(csts, NVME_CSTS_CFS))
-			return vroom_fail_on(c->name, EIO,
-					     "fatal status (CSTS.CFS) while waiting for %s", what);
+			return vroom_fail_on(c->name, EIO, "fatal status (CSTS.CFS), no %s", what);
 		if (vroom_now_ms() > deadline)
-			return vroom_fail_on(c->name, ETIMEDOUT,
-					     "no %s within %u ms (CSTS is %08xh)", what, timeout_ms,
-					     csts);
+			return vroom_fail_on(c->name, ETIMEDOUT, "no %s within %u ms (CSTS is %xh)",
+					     what, timeout_ms, csts);
 		usleep(100);
 	}
 }
 
-static unsigned cap_timeout_ms(const struct vroom_ctrlr *c)
+/* Waits for CSTS.RDY to be READY, for CAP.TO at most (Base 3.1.3.1). */
+static int wait_ready(struct vroom_ctrlr *c, uint32_t ready, const char *what)
 {
-	return VROOM_MAX((unsigned)NVME_GET(c->cap, NVME_CAP_TO), 1u) * 500;
+	unsigned units = VROOM_MAX((unsigned)NVME_GET(c->cap, NVME_CAP_TO), 1u);
+
+	return wait_csts(c, NVME_CSTS_RDY_MASK, ready, units * 500, what);
 }
 
-/* What CAP must offer for vroom to drive the controller. */
 static int check_capabilities(struct vroom_ctrlr *c)
 {
-	int ret = c->transport->ops->read(c->transport, NVME_REG_CAP, &c->cap, 8, 0);
+	int ret = read_register(c, NVME_REG_CAP, &c->cap, 8);
 	unsigned css = (unsigned)NVME_GET(c->cap, NVME_CAP_CSS);
 	unsigned mpsmin = (unsigned)NVME_GET(c->cap, NVME_CAP_MPSMIN);
 
 	if (!ret)
-		ret = read32(c, NVME_REG_VS, &c->vs);
+		ret = read_register(c, NVME_REG_VS, &c->vs, 4);
 	if (ret)
 		return ret;
 	if (c->cap == UINT64_MAX)
 		return all_ones(c);
 	if (!(css & (NVME_CAP_CSS_NVM | NVME_CAP_CSS_IOCS)))
-		return vroom_fail_on(c->name, ENOTSUP,
-				     "the controller has no NVM command set (CAP.CSS is %02xh)",
-				     css);
+		return vroom_fail_on(c->name, ENOTSUP, "no NVM command set (CAP.CSS is %xh)", css);
 	if (NVME_GET(c->cap, NVME_CAP_MQES) < 1)
-		return vroom_fail_on(c->name, EPROTO,
-				     "the controller's queues hold one entry (CAP.MQES is "
-				     "0), the specification asks for two");
+		return vroom_fail_on(c->name, EPROTO, "queues hold one entry, not two (CAP.MQES)");
 	/* The host's pages are 4 KiB; DMA memory is contiguous over more, so larger ones do. */
 	if (12 + mpsmin > 16)
-		return vroom_fail_on(c->name, ENOTSUP,
-				     "the controller's smallest page is %u KiB, vroom "
-				     "supports up to 64 KiB",
+		return vroom_fail_on(c->name, ENOTSUP, "smallest page is %u KiB, vroom's limit 64",
 				     4u << mpsmin);
 	c->page_size = (size_t)1 << (12 + mpsmin);
 	return 0;
@@ -186,25 +176,22 @@ static int check_capabilities(struct vroom_ctrlr *c)
 static int disable(struct vroom_ctrlr *c)
 {
 	uint32_t cc, csts;
-	int ret = read32(c, NVME_REG_CC, &cc);
+	int ret = read_register(c, NVME_REG_CC, &cc, 4);
 
 	if (!ret)
-		ret = read32(c, NVME_REG_CSTS, &csts);
+		ret = read_register(c, NVME_REG_CSTS, &csts, 4);
 	if (ret)
 		return ret;
-	if (NVME_GET(cc, NVME_CC_EN)) {
-		/* EN must not change while an earlier change is under way. */
-		if (!NVME_GET(csts, NVME_CSTS_RDY) && !NVME_GET(csts, NVME_CSTS_CFS)) {
-			ret = wait_csts(c, NVME_CSTS_RDY_MASK, NVME_CSTS_RDY_MASK,
-					cap_timeout_ms(c), "CSTS.RDY=1 before disabling");
-			if (ret && ret != -ETIMEDOUT && ret != -EIO)
-				return ret;
-		}
-		ret = write32(c, NVME_REG_CC, cc & ~NVME_CC_EN_MASK);
-		if (ret)
+	if (!NVME_GET(cc, NVME_CC_EN))
+		return wait_ready(c, 0, "CSTS.RDY=0");
+	/* EN must not change while an earlier change is under way. */
+	if (!NVME_GET(csts, NVME_CSTS_RDY) && !NVME_GET(csts, NVME_CSTS_CFS)) {
+		ret = wait_ready(c, NVME_CSTS_RDY_MASK, "CSTS.RDY=1 before disabling");
+		if (ret && ret != -ETIMEDOUT && ret != -EIO)
 			return ret;
 	}
-	return wait_csts(c, NVME_CSTS_RDY_MASK, 0, cap_timeout_ms(c), "CSTS.RDY=0");
+	ret = write_register(c, NVME_REG_CC, cc & ~NVME_CC_EN_MASK, 4);
+	return ret ? ret : wait_ready(c, 0, "CSTS.RDY=0");
 }
 
 /* The same, by a reset of the function where the controller does not obey. */
@@ -226,9 +213,7 @@ static int allow_dma(struct vroom_ctrlr *c)
 	uint64_t bytes = vroom_space_remove_files(&c->space, 0);
 
 	if (bytes)
-		vroom_notice(c,
-			     "a killed run had left %llu MiB of DMA memory; the controller is "
-			     "disabled, the memory reclaimed",
+		vroom_notice(c, "disabled, and %llu MiB of a killed run's DMA memory reclaimed",
 			     (unsigned long long)bytes >> 20);
 	return ops->allow_dma ? ops->allow_dma(c->transport) : 0;
 }
@@ -237,27 +222,23 @@ static int enable(struct vroom_ctrlr *c)
 {
 	uint32_t aqa = NVME_SET(VROOM_ADMIN_ENTRIES - 1u, NVME_AQA_ASQS) |
 		       NVME_SET(VROOM_ADMIN_ENTRIES - 1u, NVME_AQA_ACQS);
-	uint64_t asq = vroom_space_iova(&c->space, c->admin.sq.entries);
-	uint64_t acq = vroom_space_iova(&c->space, c->admin.cq.entries);
 	unsigned css = (unsigned)NVME_GET(c->cap, NVME_CAP_CSS);
-	struct vroom_transport *t = c->transport;
-	int ret;
+	int ret = write_register(c, NVME_REG_AQA, aqa, 4);
 
-	ret = write32(c, NVME_REG_AQA, aqa);
-	if (!ret)
-		ret = t->ops->write(t, NVME_REG_ASQ, &asq, 8);
-	if (!ret)
-		ret = t->ops->write(t, NVME_REG_ACQ, &acq, 8);
-	if (ret)
-		return ret;
 	/* The NVM command set (000b), or all I/O command sets (110b) where it is one of them. */
 	c->cc = NVME_SET(css & NVME_CAP_CSS_NVM ? 0u : 6u, NVME_CC_CSS) |
 		NVME_SET((uint32_t)__builtin_ctzl(c->page_size) - 12u, NVME_CC_MPS) |
 		NVME_SET(6u, NVME_CC_IOSQES) | NVME_SET(4u, NVME_CC_IOCQES) | NVME_CC_EN_MASK;
-	ret = write32(c, NVME_REG_CC, c->cc);
 	if (!ret)
-		ret = wait_csts(c, NVME_CSTS_RDY_MASK, NVME_CSTS_RDY_MASK, cap_timeout_ms(c),
-				"CSTS.RDY=1");
+		ret = write_register(c, NVME_REG_ASQ,
+				     vroom_space_iova(&c->space, c->admin.sq.entries), 8);
+	if (!ret)
+		ret = write_register(c, NVME_REG_ACQ,
+				     vroom_space_iova(&c->space, c->admin.cq.entries), 8);
+	if (!ret)
+		ret = write_register(c, NVME_REG_CC, c->cc, 4);
+	if (!ret)
+		ret = wait_ready(c, NVME_CSTS_RDY_MASK, "CSTS.RDY=1");
 	c->ready = !ret;
 	return ret;
 }
@@ -266,23 +247,21 @@ static int identify(struct vroom_ctrlr *c)
 {
 	const struct nvme_id_ctrlr *id = &c->id;
 	int ret = vroom_admin_identify(c, NVME_CNS_CTRLR, 0, &c->id);
+	unsigned sqes = id->sqes & 0xf, cqes = id->cqes & 0xf;
+	bool discovery = id->cntrltype == NVME_CNTRLTYPE_DISCOVERY;
+	const char *kind = discovery ? "a discovery" : "an administrative";
 
 	if (ret)
 		return ret;
-	if (id->cntrltype == NVME_CNTRLTYPE_DISCOVERY || id->cntrltype == NVME_CNTRLTYPE_ADMIN)
+	if (discovery || id->cntrltype == NVME_CNTRLTYPE_ADMIN)
 		return vroom_fail_on(c->name, ENOTSUP,
-				     "is %s controller (subsystem %.223s), which does no I/O; name "
-				     "the I/O subsystem's",
-				     id->cntrltype == NVME_CNTRLTYPE_DISCOVERY
-					     ? "a discovery"
-					     : "an administrative",
+				     "is %s controller (subsystem %.223s); name one with I/O", kind,
 				     id->subnqn);
-	if ((id->sqes & 0xf) > 6 || (id->cqes & 0xf) > 4)
-		return vroom_fail_on(
-			c->name, ENOTSUP,
-			"wants queue entries of 2^%u and 2^%u bytes, NVM's are 64 and 16",
-			id->sqes & 0xf, id->cqes & 0xf);
-	c->max_transfer = VROOM_MAX_TRANSFER(c->page_size);
+	if (sqes > 6 || cqes > 4)
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "queue entries of 2^%u and 2^%u bytes, NVM's are 64 and 16",
+				     sqes, cqes);
+	c->max_transfer = c->page_size * VROOM_PRP_LIST_ENTRIES;
 	/* MDTS counts units of CAP.MPSMIN, which is our page size. */
 	if (id->mdts && id->mdts < 20)
 		c->max_transfer = VROOM_MIN(c->max_transfer, c->page_size << id->mdts);
@@ -291,18 +270,18 @@ static int identify(struct vroom_ctrlr *c)
 
 static int set_number_of_queues(struct vroom_ctrlr *c)
 {
-	unsigned ask =
-		VROOM_MIN(c->opts.qpairs ? c->opts.qpairs : DEFAULT_QPAIRS, VROOM_MAX_QPAIRS);
+	unsigned wanted = c->opts.qpairs ? c->opts.qpairs : DEFAULT_QPAIRS;
+	unsigned ask = VROOM_MIN(wanted, VROOM_MAX_QPAIRS);
 	/* 0-based: NCQR, NSQR (Base 5.27.1.5) */
 	const uint32_t cdw[5] = { (ask - 1) << 16 | (ask - 1) };
 	struct nvme_cqe cqe;
 	int ret = vroom_admin_set_feature(c, NVME_FEAT_NUMBER_OF_QUEUES, cdw, &cqe);
 
+	if (!ret && cqe.status)
+		ret = vroom_fail_on(c->name, EIO, "cannot set the number of queues: %s",
+				    vroom_status_str(cqe.status));
 	if (ret)
 		return ret;
-	if (cqe.status)
-		return vroom_fail_on(c->name, EIO, "Number of Queues failed: %s",
-				     vroom_status_str(cqe.status));
 	c->qpairs = VROOM_MIN((cqe.dw0 & 0xffff) + 1, (cqe.dw0 >> 16) + 1);
 	c->qpairs = VROOM_MIN(c->qpairs, ask);
 	return 0;
@@ -314,6 +293,8 @@ static int prepare(struct vroom_ctrlr *c)
 
 	if (!ret)
 		ret = vroom_lock_init(&c->shared->lock);
+	if (!ret)
+		ret = vroom_lock_init(&c->shared->failure_lock);
 	if (!ret)
 		ret = vroom_space_init(&c->space, c->transport, c->name);
 	return ret ? ret : vroom_pool_init(&c->pool, &c->space);
@@ -328,7 +309,8 @@ static int reserve(struct vroom_ctrlr *c)
 static void release(struct vroom_ctrlr *c, bool owner, bool off)
 {
 	if (c->lender)
-		vroom_pool_unshare(&c->lender->pool, &c->space, off);
+		/* A process that only lets go changes nothing for the controller. */
+		vroom_pool_unshare(&c->lender->pool, &c->space, off || !owner);
 	if (c->transport)
 		c->transport->ops->close(c->transport, owner);
 	vroom_space_free(&c->space, owner && off);
@@ -381,7 +363,7 @@ static int take_opts(struct vroom_ctrlr *c, const struct vroom_opts *opts, size_
 	return 0;
 }
 
-static int open_transport(struct vroom_ctrlr *c, struct vroom_transport **t)
+static int open_transport(struct vroom_ctrlr *c)
 {
 	const struct vroom_transport_opts opts = {
 		.timeout_ms = c->opts.admin_timeout_ms,
@@ -391,21 +373,19 @@ static int open_transport(struct vroom_ctrlr *c, struct vroom_transport **t)
 	const struct vroom_transport_ops *ops;
 	int ret = vroom_transport_choose(&c->address, c->opts.transport, &ops);
 
-	return ret ? ret : ops->open(&c->address, &opts, t);
+	return ret ? ret : ops->open(&c->address, &opts, &c->transport);
 }
 
 int vroom_open_abi(unsigned abi, size_t opts_size, const char *address,
 		   const struct vroom_opts *opts, struct vroom_ctrlr **out)
 {
-	struct vroom_transport *t;
 	struct vroom_ctrlr *c;
 	int ret;
 
 	*out = NULL;
 	if (abi != VROOM_ABI)
 		return vroom_fail(EPROTO,
-				  "the program was compiled for interface %u of libvroom, this is "
-				  "%u (%s); compile it again",
+				  "compile the program again: its interface is %u, not %u (%s)",
 				  abi, VROOM_ABI, VROOM_VERSION);
 	c = calloc(1, sizeof(*c));
 	if (!c)
@@ -416,19 +396,14 @@ int vroom_open_abi(unsigned abi, size_t opts_size, const char *address,
 	if (!ret)
 		ret = vroom_address_parse(address, &c->address);
 	if (!ret)
-		ret = open_transport(c, &t);
-	if (ret) {
-		free(c);
-		return ret;
-	}
-	ret = vroom_ctrlr_bring_up(c, t);
-	if (ret) {
-		/* Closing cuts the controller off, whatever state it is in. */
+		ret = open_transport(c);
+	if (!ret)
+		ret = vroom_ctrlr_bring_up(c, c->transport);
+	if (ret) /* closing cuts the controller off, whatever state it is in */
 		release(c, true, true);
-		return ret;
-	}
-	*out = c;
-	return 0;
+	else
+		*out = c;
+	return ret;
 }
 
 /* Normal shutdown: CC.SHN = 01b, then wait for CSTS.SHST = 10b (Base 3.6.1). */
@@ -437,12 +412,13 @@ static void shut_down(struct vroom_ctrlr *c)
 	/* RTD3E is the time that a shutdown takes at most, in microseconds (Base 5.17.2.1). */
 	unsigned timeout_ms = c->id.rtd3e ? c->id.rtd3e / 1000 + 1000 : 10000;
 
-	if (vroom_ctrlr_failed(c) || c->transport->ops->alive(c->transport))
+	if (c->transport->ops->alive(c->transport))
 		return;
 	vroom_hmb_take_back(c);
-	if (write32(c, NVME_REG_CC, c->cc | NVME_SET(NVME_CC_SHN_NORMAL, NVME_CC_SHN)) == 0)
-		wait_csts(c, NVME_CSTS_SHST_MASK << NVME_CSTS_SHST_SHIFT,
-			  NVME_CSTS_SHST_DONE << NVME_CSTS_SHST_SHIFT, timeout_ms, "shutdown");
+	if (write_register(c, NVME_REG_CC, c->cc | NVME_SET(NVME_CC_SHN_NORMAL, NVME_CC_SHN), 4))
+		return;
+	wait_csts(c, NVME_CSTS_SHST_MASK << NVME_CSTS_SHST_SHIFT,
+		  NVME_CSTS_SHST_DONE << NVME_CSTS_SHST_SHIFT, timeout_ms, "shutdown");
 }
 
 /* Off: nothing is written to our memory once it is somebody else's. True when that is known. */
@@ -456,20 +432,17 @@ static bool turn_off(struct vroom_ctrlr *c)
 			return true;
 	} else if (c->space.prefix[0]) {
 		/* May not obey, so nobody waits: the transport cuts it off as well. */
-		write32(c, NVME_REG_CC, c->cc & ~NVME_CC_EN_MASK);
+		write_register(c, NVME_REG_CC, c->cc & ~NVME_CC_EN_MASK, 4);
 	}
 	return ops->cut_off && ops->cut_off(c->transport) == 0;
 }
 
 void vroom_close(struct vroom_ctrlr *c)
 {
-	bool owner, off;
+	bool owner = c && c->opener == getpid();
 
-	if (!c)
-		return;
-	owner = c->opener == getpid();
-	off = owner && turn_off(c);
-	release(c, owner, off);
+	if (c)
+		release(c, owner, owner && turn_off(c));
 }
 
 void vroom_ctrlr_info(const struct vroom_ctrlr *c, struct vroom_ctrlr_info *out)
@@ -488,9 +461,4 @@ void vroom_ctrlr_info(const struct vroom_ctrlr *c, struct vroom_ctrlr_info *out)
 		.nsid = c->address.nsid,
 		.host_memory = c->hmb.bytes,
 	};
-}
-
-bool vroom_ctrlr_traps(const struct vroom_ctrlr *c)
-{
-	return c->transport->on_bus && (c->id.oacs & NVME_OACS_DOORBELL_BUFFER);
 }

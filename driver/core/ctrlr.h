@@ -8,24 +8,30 @@
 
 #include "core/admin.h"
 #include "core/dma.h"
-#include "core/hmb.h"
 #include "transport/transport.h"
 #include "vroom.h"
 
-#define VROOM_MAX_QPAIRS 1024
-/* A command never moves more than this, so that its PRP list is one page. */
-#define VROOM_MAX_TRANSFER(page_size) ((page_size)*VROOM_PRP_LIST_ENTRIES)
+#define VROOM_MAX_QPAIRS     1024
+#define VROOM_HMB_MAX_PIECES 64u
+
+/* Host Memory Buffer (Base 5.27.1.10): memory that a drive without DRAM of its own asks for. */
+struct vroom_hmb {
+	size_t bytes; /* that the controller uses; 0: none */
+	struct nvme_hmb_descriptor *list;
+	void *piece[VROOM_HMB_MAX_PIECES];
+	unsigned pieces;
+};
 
 /*
- * What all processes that use a controller share. A process that dies inside is survived: the
- * mutex is robust, and every step leaves the state usable.
+ * What all processes that use a controller share. A process that dies inside is survived: locks
+ * are robust, and every step leaves the state usable.
  */
 struct vroom_ctrlr_shared {
 	pthread_mutex_t lock;
-	int failing;	   /* somebody is about to set the next two */
-	int failed;	   /* negative errno once the controller is beyond use */
-	char failure[256]; /* and why, in words */
-	int hinted;	   /* that a job runs far from the device */
+	pthread_mutex_t failure_lock; /* for who sets the next two */
+	int failed;		      /* negative errno once the controller is beyond use */
+	char failure[256];	      /* and why, in words; there before FAILED is */
+	int hinted;		      /* that a job runs far from the device */
 	struct vroom_admin_shared admin;
 	pid_t qpair_owner[VROOM_MAX_QPAIRS + 1]; /* by queue identifier; 0: free */
 };
@@ -41,6 +47,7 @@ struct vroom_ctrlr {
 	struct vroom_dma_pool pool;
 	struct vroom_ctrlr *lender; /* whose pool it shares, or NULL */
 	struct vroom_admin admin;
+	struct vroom_qpair *first_qpair; /* of this process */
 	struct vroom_hmb hmb;
 	bool ready; /* enabled, so that CSTS.RDY is to be expected */
 	/* what the controller said */
@@ -48,7 +55,7 @@ struct vroom_ctrlr {
 	uint32_t vs;
 	uint32_t cc;
 	size_t page_size;
-	size_t max_transfer;
+	size_t max_transfer; /* bytes; its PRP list is one page */
 	unsigned qpairs;
 	struct nvme_id_ctrlr id;
 };
@@ -60,11 +67,14 @@ static inline struct vroom_ctrlr *vroom_ctrlr_of(struct vroom_dma_space *space)
 }
 
 /*
- * Brings up the controller behind T, which is the controller's from then on: vroom_open() without
- * an address' device. C is zero but for address, name, opts
- * and opener.
+ * vroom_open() without an address' device: brings up the controller behind T, which is the
+ * controller's from then on. C is zero but for address, name, opts and opener.
  */
 int vroom_ctrlr_bring_up(struct vroom_ctrlr *c, struct vroom_transport *t);
+
+/* Lends memory if the controller prefers some and there is enough; what cannot be is no error. */
+void vroom_hmb_lend(struct vroom_ctrlr *c);
+void vroom_hmb_take_back(struct vroom_ctrlr *c);
 
 /* Tells the user, through vroom_opts.notice, of something that is no error. */
 void vroom_notice(const struct vroom_ctrlr *c, const char *format, ...)
@@ -80,9 +90,9 @@ bool vroom_ctrlr_traps(const struct vroom_ctrlr *c);
 const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c);
 
 /*
- * Marks the controller beyond use, for all processes, by the reason in vroom_error(). The
- * first one to do so decides what everybody says. Memory that it may still write to is kept
- * back from now on. Returns ERR.
+ * Marks the controller beyond use, for all processes, by the reason in vroom_error(); the first
+ * one's is what everybody says. Memory that it may still write to is kept back from now on.
+ * Returns ERR.
  */
 int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err);
 

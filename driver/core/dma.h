@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Memory that controllers reach, in two halves.
+ * Memory that controllers reach. A space is what one controller sees: stretches of memory, each at
+ * an IOVA. A pool is a few large regions of shared memory and an allocator over them; each region
+ * is in the spaces of all controllers that use the pool.
  *
- * A space is what one controller sees: stretches of memory, each at an IOVA. A pool is a few large
- * regions of shared memory and an allocator over them; every region of a pool is in the spaces of
- * all controllers that use the pool, most often just one.
- *
- * Forked processes share both. What they share survives a kill at any instruction: each change
- * becomes valid by one store. Two rules hold for memory that a controller may still write to, after
- * a deadline or another failure ("suspect"): freed, it is kept back until all controllers of its
- * pool are known to be off; and it goes back to the kernel only when the controller cannot reach
- * it.
+ * Forked processes share both, and a kill at any instruction is survived: each change becomes valid
+ * by one store. What a failed ("suspect") controller may still write to is, once freed, kept back
+ * until all controllers of its pool are known to be off.
  */
 #ifndef VROOM_DMA_H
 #define VROOM_DMA_H
@@ -28,18 +24,17 @@
 #define VROOM_MAX_WINDOWS  1024
 #define VROOM_MAX_REGIONS  32 /* of a pool, in one process; each is larger than the one before */
 #define VROOM_MAX_SPACES   64 /* that reach a pool */
-/* The unit of allocation, and the least alignment. */
-#define VROOM_DMA_UNIT 4096ul
-/* Huge pages of 2 MiB: what physical memory is contiguous by. */
-#define VROOM_HUGE_SHIFT 21u
-#define VROOM_HUGE_PAGE	 (1ul << VROOM_HUGE_SHIFT)
+#define VROOM_DMA_UNIT	   4096ul      /* of allocation, and the least alignment */
+#define VROOM_DMA_MAX	   (1ul << 42) /* in one piece: units are counted in 32 bits */
+#define VROOM_HUGE_SHIFT   21u	       /* physical memory is contiguous by pages of 2 MiB */
+#define VROOM_HUGE_PAGE	   (1ul << VROOM_HUGE_SHIFT)
 
 /* A stretch that the controller was told of. */
 struct vroom_dma_mapping {
 	uint64_t iova;
 	uint64_t bytes; /* 0: unused */
 	pid_t creator;
-	uint32_t file; /* its number in the pool of names; see vroom_dma_space.prefix */
+	uint32_t file; /* number of its name, 0: none; see vroom_dma_space.prefix */
 };
 
 struct vroom_dma_space_shared {
@@ -53,8 +48,8 @@ struct vroom_dma_space {
 	struct vroom_transport *transport;
 	const char *name; /* of the controller, for messages */
 	/*
-	 * Of files in hugetlbfs, "" where addresses are not physical: there, pages must outlive a
-	 * killed process, so they have names, which the controller's next owner removes.
+	 * Of files in hugetlbfs; "" where addresses are not physical. Where they are, pages must
+	 * outlive a killed process, by names that the controller's next owner removes.
 	 */
 	char prefix[32];
 	struct vroom_dma_space_shared *shared;
@@ -83,7 +78,6 @@ bool vroom_space_overlaps(struct vroom_dma_space *s, const void *va, size_t byte
 /* Where the controller sees VA, which must be memory of its own (queues, lists). */
 uint64_t vroom_space_iova(struct vroom_dma_space *s, const void *va);
 
-/* The controller failed, or is off again. */
 void vroom_space_set_suspect(struct vroom_dma_space *s, bool suspect);
 bool vroom_space_suspect(const struct vroom_dma_space *s);
 

@@ -27,15 +27,13 @@
 #include "base/size.h"
 #include "core/dma.h"
 
-/* Ordinary memory is taken page by page as it is touched, so that a generous size costs nothing. */
-#define REGION_BYTES (256ul << 20)
-/* The first region where memory is taken at once: huge pages, or locked ones. */
-#define REGION_BYTES_PINNED (4ul << 20)
-/* Each region is twice the one before, up to this: controllers allow only so many. */
-#define REGION_BYTES_MAX (16ul << 30)
-
-/* --- blocks ------------------------------------------------------------------------------------
+/*
+ * Of the first region; generous where memory is taken as it is touched, not at once (huge or locked
+ * pages). Each is twice the one before, to a limit: controllers allow only so many.
  */
+#define REGION_BYTES	    (256ul << 20)
+#define REGION_BYTES_PINNED (4ul << 20)
+#define REGION_BYTES_MAX    (16ul << 30)
 
 enum block_state {
 	BLOCK_FREE,
@@ -57,11 +55,6 @@ static uint64_t block_units(const struct vroom_dma_region *r, uint64_t unit)
 static enum block_state block_state(const struct vroom_dma_region *r, uint64_t unit)
 {
 	return (enum block_state)(r->block[unit] >> 28 & 0xf);
-}
-
-static pid_t block_owner(const struct vroom_dma_region *r, uint64_t unit)
-{
-	return (pid_t)(r->block[unit] & 0xfffffff);
 }
 
 static uint64_t units_of(const struct vroom_dma_region *r)
@@ -87,7 +80,6 @@ static uint64_t merge_free(struct vroom_dma_region *r, uint64_t unit)
 	return units;
 }
 
-/* Takes UNITS from the free block at UNIT, SKIP units into it. */
 static void *take_block(struct vroom_dma_region *r, uint64_t unit, uint64_t skip, uint64_t units)
 {
 	uint64_t rest = block_units(r, unit) - skip - units;
@@ -124,7 +116,6 @@ static bool any_suspect(const struct vroom_dma_pool *p)
 	return suspect;
 }
 
-/* Frees the block at UNIT, or keeps it back. */
 static void give_back(const struct vroom_dma_pool *p, struct vroom_dma_region *r, uint64_t unit)
 {
 	enum block_state state = any_suspect(p) ? BLOCK_KEPT_BACK : BLOCK_FREE;
@@ -132,21 +123,20 @@ static void give_back(const struct vroom_dma_pool *p, struct vroom_dma_region *r
 	set_block(r, unit, block_word(block_units(r, unit), state, 0));
 }
 
+static bool is_orphan(const struct vroom_dma_region *r, uint64_t unit)
+{
+	pid_t owner = (pid_t)(r->block[unit] & 0xfffffff);
+
+	return block_state(r, unit) == BLOCK_TAKEN && !vroom_process_alive(owner);
+}
+
 /* Gives back what was kept back, if it may be now; and what dead processes have, if DEAD. */
 static void sweep(struct vroom_dma_pool *p, bool dead)
 {
-	for (unsigned i = 0; i < p->regions; i++) {
-		struct vroom_dma_region *r = &p->region[i];
-
-		for (uint64_t unit = 0; unit < units_of(r); unit += block_units(r, unit)) {
-			enum block_state state = block_state(r, unit);
-
-			if (state == BLOCK_KEPT_BACK ||
-			    (state == BLOCK_TAKEN && dead &&
-			     !vroom_process_alive(block_owner(r, unit))))
+	for (struct vroom_dma_region *r = p->region; r < p->region + p->regions; r++)
+		for (uint64_t unit = 0; unit < units_of(r); unit += block_units(r, unit))
+			if (block_state(r, unit) == BLOCK_KEPT_BACK || (dead && is_orphan(r, unit)))
 				give_back(p, r, unit);
-		}
-	}
 }
 
 /* TAKE: makes it an allocation. Else only says, by any address, that there is room. */
@@ -158,12 +148,9 @@ static void *find(struct vroom_dma_pool *p, size_t bytes, size_t align, bool tak
 	vroom_lock(&p->shared->lock);
 	if (!any_suspect(p))
 		sweep(p, false);
-	for (unsigned i = 0; i < p->regions && !mem; i++) {
-		struct vroom_dma_region *r = &p->region[i];
-
+	for (struct vroom_dma_region *r = p->region; r < p->region + p->regions && !mem; r++)
 		if (find_room(r, units, align, &unit, &skip))
 			mem = take ? take_block(r, unit, skip, units) : r->base;
-	}
 	vroom_unlock(&p->shared->lock);
 	return mem;
 }
@@ -178,22 +165,27 @@ bool vroom_pool_has_room(struct vroom_dma_pool *p, size_t bytes)
 	return find(p, bytes, VROOM_DMA_UNIT, false);
 }
 
+/* What begins at a unit is known by walking there: words in between are stale. */
+static void free_block(struct vroom_dma_pool *p, struct vroom_dma_region *r, const char *mem)
+{
+	uint64_t offset = (uint64_t)(mem - (char *)r->base), unit = 0;
+
+	while (unit * VROOM_DMA_UNIT < offset)
+		unit += block_units(r, unit);
+	if (unit * VROOM_DMA_UNIT == offset && block_state(r, unit) == BLOCK_TAKEN)
+		give_back(p, r, unit);
+}
+
 void vroom_pool_free_memory(struct vroom_dma_pool *p, void *mem)
 {
-	vroom_lock(&p->shared->lock);
-	for (unsigned i = 0; i < p->regions; i++) {
-		struct vroom_dma_region *r = &p->region[i];
-		uint64_t offset = (uintptr_t)mem - (uintptr_t)r->base, unit = 0;
+	unsigned i = 0;
 
-		if (offset >= r->bytes)
-			continue;
-		/* What begins at a unit is known by walking there: words in between are stale. */
-		while (unit * VROOM_DMA_UNIT < offset)
-			unit += block_units(r, unit);
-		if (unit * VROOM_DMA_UNIT == offset && block_state(r, unit) == BLOCK_TAKEN)
-			give_back(p, r, unit);
-		break;
-	}
+	vroom_lock(&p->shared->lock);
+	while (i < p->regions &&
+	       (uintptr_t)mem - (uintptr_t)p->region[i].base >= p->region[i].bytes)
+		i++;
+	if (i < p->regions)
+		free_block(p, &p->region[i], mem);
 	vroom_unlock(&p->shared->lock);
 }
 
@@ -204,43 +196,40 @@ void vroom_pool_free_dead(struct vroom_dma_pool *p)
 	vroom_unlock(&p->shared->lock);
 }
 
-/* --- regions -----------------------------------------------------------------------------------
- */
-
 /*
- * Maps BYTES of FD, which is closed when that fails, at a multiple of a huge page: so are IOVAs,
- * and what is aligned for us is aligned for the controller. hugetlbfs reserves all pages at once.
+ * Maps BYTES of FD, which becomes the region's file; closed when that fails. The region begins at
+ * a multiple of its pages of 2^SHIFT: so do IOVAs, and what is aligned for us is for the
+ * controller. hugetlbfs reserves all pages at once.
  */
-static void *map_fd(int fd, size_t bytes, size_t align)
-{
-	char *room, *base = MAP_FAILED;
-
-	if (fd < 0)
-		return NULL;
-	room = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (room != MAP_FAILED && ftruncate(fd, (off_t)bytes) == 0) {
-		base = (char *)vroom_round_up((uintptr_t)room, align);
-		base = mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-	}
-	if (base != MAP_FAILED) {
-		munmap(room, (size_t)(base - room));
-		munmap(base + bytes, align - (size_t)(base - room));
-		return base;
-	}
-	if (room != MAP_FAILED)
-		munmap(room, bytes + align);
-	close(fd);
-	return NULL;
-}
-
-/* FD becomes the region's file, of BYTES in pages of 2^SHIFT. */
 static bool map_file(struct vroom_dma_region *r, int fd, size_t bytes, unsigned shift)
 {
-	r->fd = fd;
+	size_t align = 1ul << shift, head;
+	char *room, *base = MAP_FAILED;
+
 	r->bytes = bytes;
+	if (fd < 0)
+		return false;
+	room = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (room == MAP_FAILED)
+		goto out_close;
+	head = vroom_round_up((uintptr_t)room, align) - (uintptr_t)room;
+	if (ftruncate(fd, (off_t)bytes) == 0)
+		base = mmap(room + head, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+			    0);
+	if (base == MAP_FAILED)
+		goto out_unmap;
+	munmap(room, head);
+	munmap(base + bytes, align - head);
+	r->base = base;
+	r->fd = fd;
 	r->page_shift = shift;
-	r->base = map_fd(fd, bytes, 1ul << shift);
-	return r->base;
+	return true;
+
+out_unmap:
+	munmap(room, bytes + align);
+out_close:
+	close(fd);
+	return false;
 }
 
 static bool map_huge(struct vroom_dma_region *r, size_t bytes)
@@ -263,57 +252,72 @@ static void populate(const struct vroom_dma_region *r, int numa_node)
 		((volatile char *)r->base)[at] = 0;
 }
 
-/* BYTES or more of huge pages in a file with a name. */
-static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vroom_dma_region *r,
-		      size_t bytes, bool *mounted)
+/* The file of number FILE among S's names, in pages of 2^SHIFT; false: no hugetlbfs has those. */
+static bool file_path(const struct vroom_dma_space *s, unsigned shift, uint32_t file,
+		      char path[PATH_MAX])
 {
 	const char *dir = hugetlbfs_find_path_for_size(1l << shift);
+
+	return dir && snprintf(path, PATH_MAX, "%s/%s.%u", dir, s->prefix, file) < PATH_MAX;
+}
+
+static uint32_t new_file(const struct vroom_dma_space *s)
+{
+	return __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
+}
+
+static bool map_named(const struct vroom_dma_space *s, unsigned shift, struct vroom_dma_region *r,
+		      size_t bytes)
+{
 	char path[PATH_MAX];
 	int fd;
 
-	if (!dir)
+	r->file = new_file(s);
+	if (!file_path(s, shift, r->file, path))
 		return false;
-	*mounted = true;
-	r->file = __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
-	snprintf(path, sizeof(path), "%s/%s.%u", dir, s->prefix, r->file);
 	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (map_file(r, fd, vroom_round_up(bytes, 1ul << shift), shift))
+	if (map_file(r, fd, vroom_round_up(bytes, 1ul << shift), shift)) {
 		populate(r, s->transport->numa_node);
-	else
-		unlink(path);
-	return r->base;
+		return true;
+	}
+	unlink(path);
+	return false;
 }
 
-static int map_physical(const struct vroom_dma_pool *p, struct vroom_dma_region *r, size_t wanted,
+static int map_physical(const struct vroom_dma_space *s, struct vroom_dma_region *r, size_t wanted,
 			size_t least)
 {
-	const struct vroom_dma_space *s = p->owner;
-	bool mounted = false;
-
-	if (map_named(s, 21, r, wanted, &mounted) || map_named(s, 21, r, least, &mounted) ||
-	    map_named(s, 30, r, least, &mounted))
+	for (; wanted > least; wanted = VROOM_MAX(wanted / 2, least))
+		if (map_named(s, 21, r, wanted))
+			return 0;
+	if (map_named(s, 21, r, least) || map_named(s, 30, r, least))
 		return 0;
-	if (!mounted)
-		return vroom_fail_on(s->name, ENOENT,
-				     "no hugetlbfs is mounted, which DMA without an IOMMU needs: "
-				     "vroom hugepages 64M, as root");
 	return vroom_fail_on(s->name, ENOMEM,
-			     "not enough free huge pages for %zu MiB of DMA memory; reserve more: "
+			     "DMA without an IOMMU needs %zu MiB of free huge pages: "
 			     "vroom hugepages %zuM, as root",
 			     least >> 20, least >> 19);
+}
+
+/* Bytes of the next region, which holds LEAST: FIRST doubled with each before it, to a limit. */
+static size_t region_bytes(const struct vroom_dma_pool *p, size_t least, size_t first)
+{
+	return VROOM_MAX(least, VROOM_MIN(first << p->regions, REGION_BYTES_MAX));
 }
 
 /* Memory for a region that holds BYTES: as large as its turn is, if there is so much. */
 static int map_region(const struct vroom_dma_pool *p, struct vroom_dma_region *r, size_t bytes)
 {
 	size_t least = vroom_round_up(bytes, VROOM_HUGE_PAGE);
-	size_t pinned =
-		VROOM_MAX(least, VROOM_MIN(REGION_BYTES_PINNED << p->regions, REGION_BYTES_MAX));
-	size_t sparse = VROOM_MAX(least, VROOM_MIN(REGION_BYTES << p->regions, REGION_BYTES_MAX));
+	size_t pinned = region_bytes(p, least, REGION_BYTES_PINNED);
+	size_t sparse = region_bytes(p, least, REGION_BYTES);
 
 	if (p->owner->prefix[0])
-		return map_physical(p, r, pinned, least);
-	if (map_huge(r, pinned) || map_huge(r, least) ||
+		return map_physical(p->owner, r, pinned, least);
+	/* Of what huge pages are left half and half again, so that regions stay few. */
+	for (size_t huge = pinned; huge > least; huge = VROOM_MAX(huge / 2, least))
+		if (map_huge(r, huge))
+			return 0;
+	if (map_huge(r, least) ||
 	    map_file(r, memfd_create("vroom-dma", MFD_CLOEXEC),
 		     p->owner->transport->pins ? pinned : sparse, VROOM_HUGE_SHIFT))
 		return 0;
@@ -336,7 +340,6 @@ static void unmap_region(struct vroom_dma_region *r)
 static int64_t second_name(const struct vroom_dma_pool *p, const struct vroom_dma_space *s,
 			   const struct vroom_dma_region *r)
 {
-	const char *dir = hugetlbfs_find_path_for_size(1l << r->page_shift);
 	char from[PATH_MAX], to[PATH_MAX];
 	uint32_t file;
 
@@ -344,12 +347,10 @@ static int64_t second_name(const struct vroom_dma_pool *p, const struct vroom_dm
 		return 0;
 	if (s == p->owner)
 		return r->file;
-	if (!p->owner->prefix[0] || !dir)
-		return vroom_fail_on(s->name, ENOTSUP, "cannot reach the memory of %s",
-				     p->owner->name);
-	file = __atomic_fetch_add(&s->shared->next_file, 1, __ATOMIC_RELAXED);
-	snprintf(from, sizeof(from), "%s/%s.%u", dir, p->owner->prefix, r->file);
-	snprintf(to, sizeof(to), "%s/%s.%u", dir, s->prefix, file);
+	file = new_file(s);
+	if (!p->owner->prefix[0] || !file_path(p->owner, r->page_shift, r->file, from) ||
+	    !file_path(s, r->page_shift, file, to))
+		return vroom_fail_on(s->name, ENOTSUP, "cannot reach %s's memory", p->owner->name);
 	if (link(from, to))
 		return vroom_fail_on(s->name, errno, "cannot link %s: %s", from, strerror(errno));
 	return file;
@@ -362,11 +363,17 @@ static int reach_region(const struct vroom_dma_pool *p, struct vroom_dma_space *
 		.va = r->base, .bytes = r->bytes, .fd = r->fd, .page_shift = r->page_shift
 	};
 	int64_t file;
+	int ret;
 
 	if (vroom_space_suspect(s)) /* nothing more for one that failed */
 		return 0;
 	file = second_name(p, s, r);
-	return file < 0 ? (int)file : vroom_space_map(s, &map, (uint32_t)file);
+	if (file < 0)
+		return (int)file;
+	ret = vroom_space_map(s, &map, (uint32_t)file);
+	if (ret && file)
+		vroom_space_remove_files(s, (uint32_t)file);
+	return ret;
 }
 
 /* The lock is held. */
@@ -401,21 +408,14 @@ int vroom_pool_grow(struct vroom_dma_pool *p, size_t bytes, size_t align)
 		bytes += align;
 	vroom_lock(&p->shared->lock);
 	if (p->regions == VROOM_MAX_REGIONS)
-		ret = vroom_fail_on(p->owner->name, ENOMEM,
-				    "all %d regions of DMA memory are in use", VROOM_MAX_REGIONS);
+		ret = vroom_fail_on(p->owner->name, ENOMEM, "all DMA memory is in use");
 	else
 		ret = map_region(p, &r, bytes);
-	if (!ret) {
-		ret = add_region(p, &r);
-		if (ret)
-			unmap_region(&r);
-	}
+	if (!ret && (ret = add_region(p, &r)))
+		unmap_region(&r);
 	vroom_unlock(&p->shared->lock);
 	return ret;
 }
-
-/* --- pools -------------------------------------------------------------------------------------
- */
 
 int vroom_pool_init(struct vroom_dma_pool *p, struct vroom_dma_space *owner)
 {
@@ -428,9 +428,8 @@ int vroom_pool_init(struct vroom_dma_pool *p, struct vroom_dma_space *owner)
 
 void vroom_pool_free(struct vroom_dma_pool *p)
 {
-	for (unsigned i = 0; i < p->regions; i++)
-		unmap_region(&p->region[i]);
-	p->regions = 0;
+	while (p->regions)
+		unmap_region(&p->region[--p->regions]);
 	if (p->shared)
 		munmap(p->shared, sizeof(*p->shared));
 	p->shared = NULL;
@@ -438,35 +437,36 @@ void vroom_pool_free(struct vroom_dma_pool *p)
 
 int vroom_pool_share(struct vroom_dma_pool *p, struct vroom_dma_space *space)
 {
+	unsigned reached = 0, i = 0;
 	int ret = 0;
 
 	vroom_lock(&p->shared->lock);
-	for (unsigned i = 0; i < p->spaces; i++)
-		if (p->space[i] == space)
-			goto out_unlock;
-	if (p->spaces == VROOM_MAX_SPACES) {
-		ret = vroom_fail_on(p->owner->name, ENOMEM, "%d controllers use its memory already",
-				    VROOM_MAX_SPACES);
-		goto out_unlock;
-	}
-	for (unsigned i = 0; i < p->regions && !ret; i++)
-		ret = reach_region(p, space, &p->region[i]);
-	if (!ret)
+	while (i < p->spaces && p->space[i] != space)
+		i++;
+	if (i == VROOM_MAX_SPACES)
+		ret = vroom_fail_on(p->owner->name, ENOMEM, "%u controllers use its memory", i);
+	if (i < p->spaces) /* it does already */
+		reached = p->regions;
+	while (reached < p->regions && !ret)
+		ret = reach_region(p, space, &p->region[reached++]);
+	while (ret && reached--)
+		vroom_space_unmap(space, p->region[reached].base, p->region[reached].bytes);
+	if (!ret && i == p->spaces)
 		p->space[p->spaces++] = space;
-out_unlock:
 	vroom_unlock(&p->shared->lock);
 	return ret;
 }
 
 void vroom_pool_unshare(struct vroom_dma_pool *p, const struct vroom_dma_space *space, bool off)
 {
+	unsigned i = 0;
+
 	vroom_lock(&p->shared->lock);
-	for (unsigned i = 0; i < p->spaces; i++) {
-		if (p->space[i] != space)
-			continue;
+	while (i < p->spaces && p->space[i] != space)
+		i++;
+	if (i < p->spaces) {
 		p->shared->tainted |= !off;
 		p->space[i] = p->space[--p->spaces];
-		break;
 	}
 	vroom_unlock(&p->shared->lock);
 }

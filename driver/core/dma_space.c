@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <hugetlbfs.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,29 +41,38 @@ void vroom_space_free(struct vroom_dma_space *s, bool remove)
 	s->shared = NULL;
 }
 
+/* Removes the files of DIR whose name is PREFIX.FILE, or PREFIX.N if FILE is 0. Their bytes. */
+static uint64_t remove_files_in(DIR *dir, const char *prefix, uint32_t file)
+{
+	const size_t length = strlen(prefix);
+	struct dirent *entry;
+	uint64_t bytes = 0;
+	struct stat st;
+
+	while ((entry = readdir(dir))) {
+		const char *name = entry->d_name;
+
+		if (strncmp(name, prefix, length) || name[length] != '.' ||
+		    (file && strtoul(name + length + 1, NULL, 10) != file))
+			continue;
+		if (!fstatat(dirfd(dir), name, &st, 0) && !unlinkat(dirfd(dir), name, 0))
+			bytes += (uint64_t)st.st_size;
+	}
+	return bytes;
+}
+
 uint64_t vroom_space_remove_files(const struct vroom_dma_space *s, uint32_t file)
 {
-	const size_t length = strlen(s->prefix);
 	uint64_t bytes = 0;
 
-	for (unsigned shift = 21; length && shift <= 30; shift += 9) { /* 2 MiB and 1 GiB */
+	for (unsigned shift = 21; s->prefix[0] && shift <= 30; shift += 9) { /* 2 MiB and 1 GiB */
 		const char *path = hugetlbfs_find_path_for_size(1l << shift);
 		DIR *dir = path ? opendir(path) : NULL;
-		struct dirent *entry;
-		struct stat st;
 
-		while (dir && (entry = readdir(dir))) {
-			const char *number = entry->d_name + length + 1;
-
-			if (strncmp(entry->d_name, s->prefix, length) || number[-1] != '.' ||
-			    (file && strtoul(number, NULL, 10) != file))
-				continue;
-			if (!fstatat(dirfd(dir), entry->d_name, &st, 0) &&
-			    !unlinkat(dirfd(dir), entry->d_name, 0))
-				bytes += (uint64_t)st.st_size;
-		}
-		if (dir)
-			closedir(dir);
+		if (!dir)
+			continue;
+		bytes += remove_files_in(dir, s->prefix, file);
+		closedir(dir);
 	}
 	return bytes;
 }
@@ -72,20 +80,20 @@ uint64_t vroom_space_remove_files(const struct vroom_dma_space *s, uint32_t file
 /* The lowest IOVA with BYTES free behind it, and a huge page's alignment. The lock is held. */
 static uint64_t find_iova(const struct vroom_dma_space_shared *sh, size_t bytes)
 {
+	const struct vroom_dma_mapping *m = sh->mapping;
 	uint64_t iova = IOVA_FIRST;
 
-	for (unsigned i = 0; i < VROOM_MAX_MAPPINGS; i++) {
-		const struct vroom_dma_mapping *m = &sh->mapping[i];
-
-		if (!m->bytes || iova + bytes <= m->iova || m->iova + m->bytes <= iova)
-			continue;
-		iova = vroom_round_up(m->iova + m->bytes, VROOM_HUGE_PAGE);
-		i = UINT_MAX; /* from the start: mappings are in no order */
+	while (m < sh->mapping + VROOM_MAX_MAPPINGS) {
+		if (m->bytes && iova < m->iova + m->bytes && m->iova < iova + bytes) {
+			iova = vroom_round_up(m->iova + m->bytes, VROOM_HUGE_PAGE);
+			m = sh->mapping; /* from the start: mappings are in no order */
+		} else {
+			m++;
+		}
 	}
 	return iova;
 }
 
-/* Adds the stretches of MAP that are contiguous for the controller. */
 static int add_windows(struct vroom_dma_space *s, const struct vroom_dma_map *map)
 {
 	size_t page = 1ul << map->page_shift, pages = map->bytes >> map->page_shift;
@@ -110,27 +118,26 @@ static int add_windows(struct vroom_dma_space *s, const struct vroom_dma_map *ma
 	return 0;
 }
 
-static void remove_windows(struct vroom_dma_space *s, uintptr_t va, size_t bytes)
+static void remove_windows(struct vroom_dma_space *s, const void *va, size_t bytes)
 {
-	for (unsigned i = 0; i < s->windows;) {
-		if (s->window[i].base - va >= bytes) {
-			i++;
+	for (unsigned i = s->windows; i-- > 0;) {
+		if (s->window[i].base - (uintptr_t)va >= bytes)
 			continue;
-		}
-		s->window[i].bytes = 0;
 		s->window[i] = s->window[s->windows - 1];
 		__atomic_store_n(&s->windows, s->windows - 1, __ATOMIC_RELEASE);
 	}
 }
 
-/* Tells the controller, and then forgets it: a kill in between makes the next one tell it again. */
+/*
+ * Tells the controller, and then forgets it: a kill in between makes the next one tell it again, or
+ * of what it was never told (-ENOENT).
+ */
 static int unmap_locked(struct vroom_dma_space *s, struct vroom_dma_mapping *m)
 {
-	int ret = 0;
+	const struct vroom_transport_ops *ops = s->transport->ops;
+	int ret = ops->dma_unmap ? ops->dma_unmap(s->transport, m->iova, m->bytes) : 0;
 
-	if (s->transport->ops->dma_unmap)
-		ret = s->transport->ops->dma_unmap(s->transport, m->iova, m->bytes);
-	if (ret)
+	if (ret && ret != -ENOENT)
 		return ret;
 	if (m->file)
 		vroom_space_remove_files(s, m->file);
@@ -149,14 +156,18 @@ static int map_locked(struct vroom_dma_space *s, struct vroom_dma_map *map, uint
 		return vroom_fail_on(s->name, ENOMEM, "%d stretches of memory are mapped already",
 				     VROOM_MAX_MAPPINGS);
 	map->iova = find_iova(s->shared, map->bytes);
-	ret = s->transport->ops->dma_map(s->transport, map);
-	if (ret)
-		return ret;
+	/* Noted before the controller is told, so that a kill in between leaves none unnoted. */
 	*m = (struct vroom_dma_mapping){ .iova = map->iova, .creator = getpid(), .file = file };
-	m->bytes = map->bytes; /* valid from here on */
+	__atomic_store_n(&m->bytes, map->bytes, __ATOMIC_RELEASE);
+	ret = s->transport->ops->dma_map(s->transport, map);
+	if (ret) {
+		m->bytes = 0;
+		return ret;
+	}
+	m->iova = map->iova;
 	ret = add_windows(s, map);
 	if (ret) {
-		remove_windows(s, (uintptr_t)map->va, map->bytes);
+		remove_windows(s, map->va, map->bytes);
 		unmap_locked(s, m);
 	}
 	return ret;
@@ -178,59 +189,61 @@ int vroom_space_map(struct vroom_dma_space *s, struct vroom_dma_map *map, uint32
 
 int vroom_space_unmap(struct vroom_dma_space *s, const void *va, size_t bytes)
 {
+	struct vroom_dma_mapping *m = s->shared->mapping, *end = m + VROOM_MAX_MAPPINGS;
 	struct vroom_dma_window w;
 	int ret = -ENOENT;
 
 	if (vroom_space_find(s, va, &w))
-		return -ENOENT;
+		return ret;
 	vroom_lock(&s->shared->lock);
-	for (unsigned i = 0; i < VROOM_MAX_MAPPINGS && ret == -ENOENT; i++) {
-		struct vroom_dma_mapping *m = &s->shared->mapping[i];
-
-		if (m->bytes == bytes && m->iova == (uintptr_t)va + w.delta)
-			ret = unmap_locked(s, m);
-	}
+	while (m < end && (m->bytes != bytes || m->iova != (uintptr_t)va + w.delta))
+		m++;
+	if (m < end)
+		ret = unmap_locked(s, m);
 	if (!ret)
-		remove_windows(s, (uintptr_t)va, bytes);
+		remove_windows(s, va, bytes);
 	vroom_unlock(&s->shared->lock);
 	return ret;
 }
 
 void vroom_space_unmap_dead(struct vroom_dma_space *s)
 {
-	vroom_lock(&s->shared->lock);
-	for (unsigned i = 0; i < VROOM_MAX_MAPPINGS; i++) {
-		struct vroom_dma_mapping *m = &s->shared->mapping[i];
+	struct vroom_dma_mapping *m = s->shared->mapping, *end = m + VROOM_MAX_MAPPINGS;
 
-		if (m->bytes && !s->shared->suspect && !vroom_process_alive(m->creator))
+	vroom_lock(&s->shared->lock);
+	for (; m < end && !s->shared->suspect; m++)
+		if (m->bytes && !vroom_process_alive(m->creator))
 			unmap_locked(s, m);
-	}
 	vroom_unlock(&s->shared->lock);
+}
+
+/* The window that has any of BYTES at VA, or NULL. The lock is held. */
+static const struct vroom_dma_window *window_at(const struct vroom_dma_space *s, const void *va,
+						size_t bytes)
+{
+	for (const struct vroom_dma_window *w = s->window; w < s->window + s->windows; w++)
+		if ((uintptr_t)va < w->base + w->bytes && w->base < (uintptr_t)va + bytes)
+			return w;
+	return NULL;
 }
 
 int vroom_space_find(struct vroom_dma_space *s, const void *va, struct vroom_dma_window *out)
 {
-	int ret = -EFAULT;
+	const struct vroom_dma_window *w;
 
-	*out = (struct vroom_dma_window){ 0 };
 	vroom_lock(&s->shared->lock);
-	for (unsigned i = 0; i < s->windows && ret; i++)
-		if ((uintptr_t)va - s->window[i].base < s->window[i].bytes) {
-			*out = s->window[i];
-			ret = 0;
-		}
+	w = window_at(s, va, 1);
+	*out = w ? *w : (struct vroom_dma_window){ 0 };
 	vroom_unlock(&s->shared->lock);
-	return ret;
+	return w ? 0 : -EFAULT;
 }
 
 bool vroom_space_overlaps(struct vroom_dma_space *s, const void *va, size_t bytes)
 {
-	bool overlaps = false;
+	bool overlaps;
 
 	vroom_lock(&s->shared->lock);
-	for (unsigned i = 0; i < s->windows; i++)
-		overlaps |= (uintptr_t)va < s->window[i].base + s->window[i].bytes &&
-			    s->window[i].base < (uintptr_t)va + bytes;
+	overlaps = window_at(s, va, bytes);
 	vroom_unlock(&s->shared->lock);
 	return overlaps;
 }

@@ -6,11 +6,9 @@
 #include "base/size.h"
 #include "vroom_qpair.h"
 
-/* Doorbell writes between two steps of the search. */
-#define RINGS_PER_STEP 128
-/* A step and the longest hold, in quickest writes. */
-#define STEPS_PER_WRITE 4
-#define WRITES_TO_HOLD	4
+#define RINGS_PER_STEP	128 /* doorbell writes between two steps of the search */
+#define STEPS_PER_WRITE 4   /* of the quickest */
+#define WRITES_TO_HOLD	4   /* the longest hold, in quickest writes */
 
 int vroom_doorbell_init(struct vroom_doorbell *db, struct vroom_kick *kick,
 			struct vroom_transport *t, unsigned qid, bool completion, unsigned dstrd,
@@ -35,13 +33,11 @@ int vroom_doorbell_init(struct vroom_doorbell *db, struct vroom_kick *kick,
 	return 0;
 }
 
-/* How far a ring of SIZE entries went from one index to another. */
 static uint32_t distance(uint32_t from, uint32_t to, uint32_t size)
 {
 	return to >= from ? to - from : to + size - from;
 }
 
-/* Is this doorbell for the only command in flight? */
 static bool is_alone(struct vroom_holdoff *h)
 {
 	h->in_flight += distance(h->last_tail, h->sq->tail, h->sq->size);

@@ -2,13 +2,12 @@
 /*
  * Doorbells that take more than a store: messages, sleeping controllers, traps of an emulator.
  *
- * A trap is a call into the emulator, under a lock that it still holds for some microseconds after
- * it has posted a completion. Who rings at once is put to sleep until the lock is free, by when the
- * emulator has gone to sleep itself; who rings late finds it asleep as well. In between is a moment
- * at which it costs little, and where that is depends on emulator and host. So it is searched for:
- * the holdoff is varied by a step at a time, and the direction kept while holding and ringing
- * together get cheaper. Only for a command that is alone: with more in flight the emulator is
- * awake.
+ * A trap calls the emulator, under a lock that it still holds for some microseconds after it has
+ * posted a completion. Who rings at once sleeps until the lock is free, by when the emulator sleeps
+ * itself, and so it does for who rings late. The moment in between at which ringing costs little
+ * depends on emulator and host, so it is searched for: the holdoff is varied a step at a time, and
+ * the direction kept while holding and ringing together get cheaper. Only for a command that is
+ * alone: with more in flight the emulator is awake.
  */
 #ifndef VROOM_CORE_DOORBELL_H
 #define VROOM_CORE_DOORBELL_H
@@ -19,8 +18,7 @@
 #include "transport/transport.h"
 #include "vroom_queue.h"
 
-/* The search for a trap's best moment. In ticks, and in units of the quickest write that was seen.
- */
+/* The search for a trap's best moment; times in ticks. */
 struct vroom_holdoff {
 	uint64_t hold;	   /* to wait before a doorbell write */
 	uint64_t quickest; /* write so far */

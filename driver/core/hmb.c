@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "core/hmb.h"
-
+/* The host memory buffer: without it drives that ask for one are slower than under the kernel. */
 #include <string.h>
 
 #include "base/size.h"
 #include "core/ctrlr.h"
 
-/* The unit of HMPRE, HMMIN and HMMINDS in Identify Controller. */
-#define HMB_UNIT 4096ul
-/* A piece lies within one huge page, for it is contiguous for the controller. */
-#define PIECE_BYTES VROOM_HUGE_PAGE
+#define MAX_BYTES   (128ul << 20)   /* as the kernel's driver lends at most */
+#define HMB_UNIT    4096ul	    /* of HMPRE, HMMIN and HMMINDS in Identify Controller */
+#define PIECE_BYTES VROOM_HUGE_PAGE /* contiguous for the controller */
 
 static void free_all(struct vroom_ctrlr *c)
 {
@@ -21,7 +19,6 @@ static void free_all(struct vroom_ctrlr *c)
 	*h = (struct vroom_hmb){ 0 };
 }
 
-/* Pieces for WANTED bytes, or as many as there is memory for. */
 static void allocate(struct vroom_ctrlr *c, size_t wanted, size_t piece, unsigned limit)
 {
 	struct vroom_hmb *h = &c->hmb;
@@ -46,17 +43,16 @@ static int set_feature(struct vroom_ctrlr *c, bool enable)
 {
 	const struct vroom_hmb *h = &c->hmb;
 	uint64_t list = vroom_space_iova(&c->space, h->list);
-	const uint32_t cdw[5] = { enable ? NVME_HMB_ENABLE : 0,
-				  enable ? (uint32_t)(h->bytes / c->page_size) : 0,
-				  enable ? (uint32_t)list : 0, enable ? (uint32_t)(list >> 32) : 0,
-				  enable ? h->pieces : 0 };
+	const uint32_t disable[5] = { 0 };
+	const uint32_t cdw[5] = { NVME_HMB_ENABLE, (uint32_t)(h->bytes / c->page_size),
+				  (uint32_t)list, (uint32_t)(list >> 32), h->pieces };
 
-	return vroom_admin_set_feature(c, NVME_FEAT_HOST_MEMORY, cdw, NULL);
+	return vroom_admin_set_feature(c, NVME_FEAT_HOST_MEMORY, enable ? cdw : disable, NULL);
 }
 
 void vroom_hmb_lend(struct vroom_ctrlr *c)
 {
-	size_t wanted = VROOM_MIN(c->id.hmpre * HMB_UNIT, VROOM_HMB_MAX_BYTES);
+	size_t wanted = VROOM_MIN(c->id.hmpre * HMB_UNIT, MAX_BYTES);
 	size_t least = c->id.hmmin * HMB_UNIT, piece = PIECE_BYTES;
 	unsigned limit = VROOM_HMB_MAX_PIECES;
 
@@ -69,22 +65,21 @@ void vroom_hmb_lend(struct vroom_ctrlr *c)
 		piece *= 2;
 	while (piece > c->page_size && piece / 2 >= wanted)
 		piece /= 2;
-	piece = VROOM_MAX(piece, c->id.hmminds * HMB_UNIT);
+	while (piece < c->id.hmminds * HMB_UNIT)
+		piece *= 2;
 	if (least > piece * limit || (c->transport->pool && piece > PIECE_BYTES))
 		return;
 	allocate(c, wanted, piece, limit);
-	if (!c->hmb.bytes || c->hmb.bytes < least || set_feature(c, true)) {
+	if (!c->hmb.bytes || c->hmb.bytes < least || set_feature(c, true))
 		free_all(c);
-		return;
-	}
-	vroom_notice(c, "lends the drive %zu MiB of memory, as it asks for (host memory buffer)",
-		     c->hmb.bytes >> 20);
+	else
+		vroom_notice(
+			c, "lends the drive %zu KiB of memory, as it asks for (host memory buffer)",
+			c->hmb.bytes >> 10);
 }
 
 void vroom_hmb_take_back(struct vroom_ctrlr *c)
 {
-	if (!c->hmb.bytes)
-		return;
-	if (!set_feature(c, false))
+	if (c->hmb.bytes && !set_feature(c, false))
 		free_all(c);
 }

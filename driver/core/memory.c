@@ -5,19 +5,17 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "core/ctrlr.h"
+#include "base/lock.h"
+#include "core/qpair.h"
 
 void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
 {
 	struct vroom_dma_pool *pool = &c->pool;
 	void *mem;
 
-	if (!align)
-		align = c->page_size;
-	align = VROOM_MAX(align, VROOM_DMA_UNIT);
-	if (!bytes || bytes > PTRDIFF_MAX / 2 || align > PTRDIFF_MAX / 2 || (align & (align - 1))) {
-		vroom_fail_on(c->name, EINVAL, "cannot allocate %zu bytes of DMA memory at %zu",
-			      bytes, align);
+	align = VROOM_MAX(align ? align : c->page_size, VROOM_DMA_UNIT);
+	if (!bytes || bytes > VROOM_DMA_MAX || align > VROOM_DMA_MAX || (align & (align - 1))) {
+		vroom_fail_on(c->name, EINVAL, "no DMA memory of %zu bytes at %zu", bytes, align);
 		return NULL;
 	}
 	mem = vroom_pool_alloc(pool, bytes, align);
@@ -38,13 +36,12 @@ void vroom_dma_free(struct vroom_ctrlr *c, void *mem)
 
 int vroom_dma_reserve(struct vroom_ctrlr *c, size_t bytes)
 {
-	if (bytes > PTRDIFF_MAX / 2)
+	if (bytes > VROOM_DMA_MAX)
 		return vroom_fail_on(c->name, EINVAL, "cannot reserve %zu bytes", bytes);
-	/* Room for queues and lists besides. */
-	bytes += VROOM_HUGE_PAGE / 2;
-	return vroom_pool_has_room(&c->pool, bytes)
-		       ? 0
-		       : vroom_pool_grow(&c->pool, bytes, VROOM_DMA_UNIT);
+	bytes += VROOM_HUGE_PAGE / 2; /* for queues and lists */
+	if (vroom_pool_has_room(&c->pool, bytes))
+		return 0;
+	return vroom_pool_grow(&c->pool, bytes, VROOM_DMA_UNIT);
 }
 
 int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
@@ -54,8 +51,7 @@ int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
 	if (c == owner || c->lender == owner)
 		return 0;
 	if (c->lender)
-		return vroom_fail_on(c->name, EBUSY, "shares the memory of %s already",
-				     c->lender->name);
+		return vroom_fail_on(c->name, EBUSY, "shares memory of %s", c->lender->name);
 	ret = vroom_pool_share(&owner->pool, &c->space);
 	if (!ret)
 		c->lender = owner;
@@ -68,14 +64,10 @@ int vroom_dma_register(struct vroom_ctrlr *c, void *mem, size_t bytes, int fd, u
 	uintptr_t both = (uintptr_t)mem | bytes;
 
 	if (!mem || !bytes || both % VROOM_DMA_UNIT)
-		return vroom_fail_on(
-			c->name, EINVAL,
-			"memory to be registered must begin and end at multiples of %lu bytes",
-			VROOM_DMA_UNIT);
+		return vroom_fail_on(c->name, EINVAL, "memory to register is not in units of %lu",
+				     VROOM_DMA_UNIT);
 	if (c->space.prefix[0])
-		return vroom_fail_on(c->name, ENOTSUP,
-				     "without an IOMMU only memory of vroom_dma_alloc() can be "
-				     "used without a copy");
+		return vroom_fail_on(c->name, ENOTSUP, "needs an IOMMU; use vroom_dma_alloc()");
 	if (vroom_space_overlaps(&c->space, mem, bytes))
 		return vroom_fail_on(c->name, EEXIST, "can reach a part of the memory already");
 	/* As large pages as there are in it, for there are fewer of them then. */
@@ -87,6 +79,12 @@ int vroom_dma_unregister(struct vroom_ctrlr *c, void *mem, size_t bytes)
 {
 	int ret = vroom_space_unmap(&c->space, mem, bytes);
 
-	return ret == -ENOENT ? vroom_fail_on(c->name, ENOENT, "the memory was not registered so")
-			      : ret;
+	vroom_lock(&c->shared->lock);
+	for (struct vroom_qpair *qp = c->first_qpair; qp && !ret; qp = qp->cold->next)
+		if (qp->window.base - (uintptr_t)mem < bytes)
+			vroom_qpair_forget_window(qp);
+	vroom_unlock(&c->shared->lock);
+	if (ret == -ENOENT)
+		return vroom_fail_on(c->name, ENOENT, "the memory was not registered so");
+	return ret;
 }

@@ -3,25 +3,29 @@
 #include <errno.h>
 
 #include "base/error.h"
+#include "base/size.h"
 #include "core/ctrlr.h"
 
 int vroom_namespaces(struct vroom_ctrlr *c, uint32_t *nsids, int max)
 {
-	uint32_t list[NVME_IDENTIFY_BYTES / sizeof(uint32_t)], after = 0;
+	uint32_t list[NVME_IDENTIFY_BYTES / sizeof(uint32_t)], last = 0;
 	int count = 0;
 
 	for (;;) {
-		int ret = vroom_admin_identify(c, NVME_CNS_ACTIVE_NS_LIST, after, list);
-		unsigned i;
+		int ret = vroom_admin_identify(c, NVME_CNS_ACTIVE_NS_LIST, last, list);
 
 		if (ret)
 			return ret;
-		for (i = 0; i < sizeof(list) / sizeof(list[0]) && list[i]; i++, count++)
+		for (size_t i = 0; i < VROOM_LENGTH(list); i++) {
+			if (!list[i])
+				return count;
+			if (list[i] <= last) /* Base 5.17.2.2: in rising order */
+				return vroom_fail_on(c->name, EPROTO, "namespaces out of order");
+			last = list[i];
 			if (count < max)
-				nsids[count] = list[i];
-		if (i < sizeof(list) / sizeof(list[0]))
-			return count;
-		after = list[i - 1];
+				nsids[count] = last;
+			count++;
+		}
 	}
 }
 
@@ -43,31 +47,29 @@ static uint8_t command_set(struct vroom_ctrlr *c, uint32_t nsid)
 	return NVME_CSI_NVM;
 }
 
-/* What vroom cannot use of a namespace, said in one line. */
 static int check_namespace(struct vroom_ctrlr *c, uint32_t nsid, const struct nvme_lbaf *format)
 {
 	uint8_t csi = command_set(c, nsid);
+	unsigned shift = format->lbads;
 
 	if (csi != NVME_CSI_NVM)
-		return vroom_fail_on(
-			c->name, ENOTSUP,
-			"namespace %u is %s, vroom drives those of the NVM command set", nsid,
-			csi == NVME_CSI_ZNS ? "zoned" : "of an unknown command set");
-	if (format->lbads < 9 || format->lbads > 16)
-		return vroom_fail_on(
-			c->name, ENOTSUP,
-			"namespace %u has blocks of 2^%u bytes, vroom uses 512 to 65536", nsid,
-			format->lbads);
-	if (c->max_transfer >> format->lbads == 0)
 		return vroom_fail_on(c->name, ENOTSUP,
-				     "namespace %u has blocks of %u bytes, but the controller "
-				     "moves %zu at most (MDTS)",
-				     nsid, 1u << format->lbads, c->max_transfer);
+				     "namespace %u is %s; vroom drives NVM's only", nsid,
+				     csi == NVME_CSI_ZNS ? "zoned" : "of an unknown kind");
+	if (shift < 9 || shift > 16)
+		return vroom_fail_on(
+			c->name, ENOTSUP,
+			"namespace %u has blocks of 2^%u bytes, vroom uses 2^9 to 2^16", nsid,
+			shift);
+	if (c->max_transfer >> shift == 0)
+		return vroom_fail_on(c->name, ENOTSUP,
+				     "namespace %u has blocks of %u bytes, MDTS allows %zu", nsid,
+				     1u << shift, c->max_transfer);
 	if (format->ms)
-		return vroom_fail_on(c->name, ENOTSUP,
-				     "namespace %u is formatted with %u bytes of metadata a block, "
-				     "which vroom does not use; format it without",
-				     nsid, format->ms);
+		return vroom_fail_on(
+			c->name, ENOTSUP,
+			"namespace %u has %u bytes of metadata a block; format it without", nsid,
+			format->ms);
 	return 0;
 }
 

@@ -36,33 +36,27 @@ static int add_page(struct vroom_prps *p, uint64_t iova, size_t bytes)
 
 int vroom_prp_add(struct vroom_prps *p, struct vroom_dma_space *space, const void *va, size_t bytes)
 {
+	uintptr_t at = (uintptr_t)va, end = at + bytes;
 	struct vroom_dma_window *w = &p->window;
 	int ret = 0;
 
-	while (bytes && !ret) {
-		uintptr_t at = (uintptr_t)va;
+	while (at < end && !ret) {
 		uint64_t iova;
 		size_t n;
 
-		if (at - w->base >= w->bytes)
-			ret = vroom_space_find(space, va, w);
-		if (ret)
-			break;
+		if (at - w->base >= w->bytes && vroom_space_find(space, (const void *)at, w))
+			return -EFAULT;
 		iova = at + w->delta;
-		n = VROOM_MIN(bytes, p->page_size - (iova & (p->page_size - 1)));
-		if (n > w->bytes - (at -
-				    w->base)) /* a page of the controller's that is in two places */
+		n = VROOM_MIN(end - at, p->page_size - (iova & (p->page_size - 1)));
+		if (n > w->bytes - (at - w->base)) /* a controller's page in two places */
 			return -EINVAL;
 		ret = add_page(p, iova, n);
-		va = (const char *)va + n;
-		bytes -= n;
+		at += n;
 	}
 	return ret;
 }
 
 uint64_t vroom_prp_second(const struct vroom_prps *p, uint64_t list_iova)
 {
-	if (p->pages < 2)
-		return 0;
-	return p->pages == 2 ? p->second : list_iova;
+	return p->pages > 2 ? list_iova : p->second;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* I/O queue pairs, as the files that serve them share them: qpair.c, request.c, watchdog.c, wait.c.
- */
+/* I/O queue pairs, as qpair.c, request.c, watchdog.c and wait.c share them. */
 #ifndef VROOM_CORE_QPAIR_H
 #define VROOM_CORE_QPAIR_H
 
@@ -35,36 +34,49 @@ struct vroom_watchdog {
 	long switches; /* involuntary, of this thread, at the last look */
 };
 
+/* A walk over a request's memory: an iovec's, or one piece. */
+struct vroom_walk {
+	char *at; /* the piece at hand */
+	size_t bytes;
+	const struct iovec *iov; /* where the next begins, OFFSET bytes into it */
+	uint64_t offset;
+	uint64_t left; /* bytes, behind the piece at hand */
+};
+
 /* What a slot has beside what the hot path uses. */
 struct vroom_slot_cold {
 	struct vroom_request *request; /* set: the command is a part of this larger request */
 	void *bounce; /* DMA memory that data is copied through, kept by the slot */
 	size_t bounce_bytes;
-	size_t copy_bytes; /* to copy from there at completion, or 0; to: */
-	void *buf;
-	const struct iovec *iov;
-	unsigned iovcnt;
+	struct vroom_walk copy_to; /* from there at completion, if anything is left of it */
 };
 
 struct vroom_qpair_cold {
+	struct vroom_qpair *next;      /* of the controller's, in this process */
 	struct vroom_slot_cold *slots; /* by command identifier */
-	struct vroom_kick sq_kick, cq_kick;
+	struct vroom_kick kicks[2];    /* of submission and completion queue */
 	struct vroom_holdoff holdoff;
 	struct vroom_watchdog watchdog;
 	struct vroom_request *splitting; /* the one whose parts are not all submitted */
 	uint32_t held_slot;  /* first of the free slots that are held back while blocked */
-	uint32_t slack;	     /* of the completion queue, while blocked */
+	int32_t slack;	     /* of the completion queue, while blocked */
 	char *lists;	     /* DMA memory: VROOM_PRP_LIST_BYTES a slot; NULL: not needed yet */
 	size_t bounce_bytes; /* DMA memory that all slots keep for copies */
 	int eventfd;	     /* signalled by the completion queue's interrupt; -1: none */
 };
 
-/* Holds all free slots back, so that nothing is submitted and each poll comes to poll_rest(). */
+/* Sets a window that no address is in, until one is found. */
+static inline void vroom_qpair_forget_window(struct vroom_qpair *qp)
+{
+	qp->window.base = UINTPTR_MAX / 2;
+	qp->window.bytes = 2 * qp->ctrlr->page_size;
+}
+
+/* Holds all free slots back: nothing is submitted, and each poll comes to vroom_poll_rest(). */
 void vroom_qpair_block(struct vroom_qpair *qp);
 void vroom_qpair_unblock(struct vroom_qpair *qp);
 /* Moves slots that were freed since to those that are held back. */
 void vroom_qpair_hold_back(struct vroom_qpair *qp);
-
 /* The opcode and blocks that a slot's command names. */
 static inline uint8_t vroom_slot_opcode(const struct vroom_slot *slot)
 {
@@ -104,7 +116,9 @@ void vroom_qpair_disconnect_interrupt(struct vroom_qpair *qp);
 
 /* watchdog.c */
 void vroom_watchdog_init(struct vroom_qpair *qp);
-/* Ends QP with ERR and the reason in vroom_error(), for good. Returns ERR. */
+/* Ends QP with ERR, for good: nothing is submitted any more, and each poll returns ERR. */
+void vroom_qpair_end(struct vroom_qpair *qp, int err);
+/* The same, and adds what was not completed to the reason in vroom_error(). Returns ERR. */
 int vroom_qpair_fail(struct vroom_qpair *qp, int err);
 /* Deadlines, and whether the controller is still there: 0, or QP's end. NOW: milliseconds. */
 int vroom_check_deadlines(struct vroom_qpair *qp, uint64_t now);

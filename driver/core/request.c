@@ -12,71 +12,41 @@
 #include "core/prp.h"
 #include "core/qpair.h"
 
-/* A request that is copied goes out in parts of this size, so that copies are few and small. */
-#define BOUNCE_PART_BYTES (256ul << 10)
-/* Memory for copies that a queue pair keeps. */
-#define BOUNCE_BYTES_MAX (64ul << 20)
+#define BOUNCE_PART_BYTES (256ul << 10) /* of a request that is copied: few copies, and small */
+#define BOUNCE_BYTES_MAX  (64ul << 20)	/* that a queue pair keeps for copies */
 
 NVME_ASSERT(NVME_DSM_MAX_RANGES * sizeof(struct nvme_dsm_range) <= VROOM_PRP_LIST_BYTES,
 	    "ranges lie where PRP lists do");
 
-/* --- the caller's memory ----------------------------------------------------------------------
- */
-
-/* Calls EACH for the pieces of BYTES of IO's memory from OFFSET on, while it returns 0. */
-static int for_pieces(const struct vroom_io *io, uint64_t offset, uint64_t bytes,
-		      int (*each)(void *arg, void *piece, size_t bytes), void *arg)
+/* Of BYTES from OFFSET on; walk_next() comes to the first piece. */
+static struct vroom_walk walk_from(const struct vroom_io *io, uint64_t offset, uint64_t bytes)
 {
-	int ret = 0;
-
-	if (!io->iov)
-		return each(arg, (char *)io->buf + offset, bytes);
-	for (unsigned i = 0; i < io->iovcnt && bytes && !ret; i++) {
-		size_t length = io->iov[i].iov_len, n;
-
-		if (offset >= length) {
-			offset -= length;
-			continue;
-		}
-		n = VROOM_MIN(length - offset, bytes);
-		ret = each(arg, (char *)io->iov[i].iov_base + offset, n);
-		offset = 0;
-		bytes -= n;
-	}
-	return ret;
+	return (struct vroom_walk){
+		.at = io->buf, .iov = io->iov, .offset = offset, .left = bytes
+	};
 }
 
-static int copy_out(void *arg, void *piece, size_t bytes)
+static bool walk_next(struct vroom_walk *w)
 {
-	char **at = arg;
-
-	memcpy(*at, piece, bytes);
-	*at += bytes;
-	return 0;
+	if (!w->left)
+		return false;
+	while (w->iov && w->offset >= w->iov->iov_len)
+		w->offset -= w->iov++->iov_len;
+	if (w->iov)
+		w->at = w->iov->iov_base;
+	w->at += w->offset;
+	w->bytes = w->iov ? VROOM_MIN(w->iov->iov_len - w->offset, w->left) : w->left;
+	w->offset += w->bytes;
+	w->left -= w->bytes;
+	return true;
 }
 
-static int copy_in(void *arg, void *piece, size_t bytes)
+static void copy(struct vroom_walk w, char *mem, bool to_mem)
 {
-	char **at = arg;
-
-	memcpy(piece, *at, bytes);
-	*at += bytes;
-	return 0;
+	for (; walk_next(&w); mem += w.bytes)
+		memcpy(to_mem ? mem : w.at, to_mem ? w.at : mem, w.bytes);
 }
 
-struct add_arg {
-	struct vroom_prps *prps;
-	struct vroom_dma_space *space;
-};
-
-static int add_piece(void *arg, void *piece, size_t bytes)
-{
-	const struct add_arg *a = arg;
-
-	return vroom_prp_add(a->prps, a->space, piece, bytes);
-}
-
-/* Is there memory for all of it? */
 static bool has_memory(const struct vroom_io *io)
 {
 	uint64_t bytes = 0;
@@ -91,20 +61,13 @@ static bool has_memory(const struct vroom_io *io)
 	return bytes >= io->bytes;
 }
 
-/* --- memory of the driver's ----------------------------------------------------------------------
- */
-
-/* The slot's page for PRP lists and ranges; NULL: no memory. */
 static void *get_list(struct vroom_qpair *qp, uint32_t cid)
 {
 	struct vroom_qpair_cold *cold = qp->cold;
 
-	if (!cold->lists) {
+	if (!cold->lists)
 		cold->lists = vroom_dma_alloc(qp->ctrlr, qp->depth * VROOM_PRP_LIST_BYTES, 0);
-		if (!cold->lists)
-			return NULL;
-	}
-	return cold->lists + (size_t)cid * VROOM_PRP_LIST_BYTES;
+	return cold->lists ? cold->lists + (size_t)cid * VROOM_PRP_LIST_BYTES : NULL;
 }
 
 static void free_bounce(struct vroom_qpair *qp, struct vroom_slot_cold *slot)
@@ -136,16 +99,6 @@ static bool get_bounce(struct vroom_qpair *qp, struct vroom_slot_cold *slot, siz
 	return true;
 }
 
-/* --- one command ----------------------------------------------------------------------------- */
-
-/* How a command's data is reached. */
-struct transfer {
-	uint64_t prp1, prp2;
-	uint64_t offset; /* of the data in the request's memory */
-	uint64_t bytes;
-	bool copied; /* through the slot's bounce memory */
-};
-
 /* Where the controller sees VA of our own, most likely in the window at hand. */
 static uint64_t iova_of(const struct vroom_qpair *qp, const void *va)
 {
@@ -156,111 +109,92 @@ static uint64_t iova_of(const struct vroom_qpair *qp, const void *va)
 	return vroom_space_iova(&qp->ctrlr->space, va);
 }
 
-static void set_prps(struct vroom_qpair *qp, const struct vroom_prps *prps, const void *list,
-		     struct transfer *t)
-{
-	/* The next buffer is likely to be near this one; translation wants two pages at least. */
-	if (prps->window.bytes > 2 * qp->page_mask + 1)
-		qp->window = prps->window;
-	t->prp1 = prps->prp1;
-	t->prp2 = vroom_prp_second(prps, prps->pages > 2 ? iova_of(qp, list) : 0);
-}
-
-/* PRPs of the caller's memory itself. An error: it has to be copied. */
-static int map_in_place(struct vroom_qpair *qp, uint32_t cid, const struct vroom_io *io,
-			struct transfer *t)
+/* PRPs of what W goes over, by two entries in PRP. An error: they cannot be. */
+static int map(struct vroom_qpair *qp, void *list, struct vroom_walk w, uint64_t prp[2])
 {
 	struct vroom_prps prps;
-	struct add_arg arg = { &prps, &qp->ctrlr->space };
-	void *list = get_list(qp, cid);
-	int ret;
+	int ret = 0;
 
-	if (!list)
-		return -ENOMEM;
 	vroom_prp_begin(&prps, qp->ctrlr->page_size, list, &qp->window);
-	ret = for_pieces(io, t->offset, t->bytes, add_piece, &arg);
-	if (!ret)
-		set_prps(qp, &prps, list, t);
-	return ret;
+	while (!ret && walk_next(&w))
+		ret = vroom_prp_add(&prps, &qp->ctrlr->space, w.at, w.bytes);
+	if (ret)
+		return ret;
+	/* The next buffer is likely to be near this one; translation wants two pages at least. */
+	if (prps.window.bytes > 2 * qp->page_mask + 1)
+		qp->window = prps.window;
+	prp[0] = prps.prp1;
+	prp[1] = vroom_prp_second(&prps, prps.pages > 2 ? iova_of(qp, list) : 0);
+	return 0;
 }
 
 /* The same through memory of the driver's. */
-static int map_copied(struct vroom_qpair *qp, uint32_t cid, const struct vroom_io *io,
-		      struct transfer *t)
+static int map_copied(struct vroom_qpair *qp, uint32_t cid, void *list, struct vroom_walk w,
+		      uint8_t opcode, uint64_t prp[2])
 {
 	struct vroom_slot_cold *slot = &qp->cold->slots[cid];
-	struct vroom_prps prps;
-	void *list = get_list(qp, cid);
-	char *at;
+	struct vroom_walk bounce = { .left = w.left };
 	int ret;
 
-	if (!list || !get_bounce(qp, slot, t->bytes))
+	if (!get_bounce(qp, slot, w.left))
 		return -ENOMEM;
-	vroom_prp_begin(&prps, qp->ctrlr->page_size, list, &qp->window);
-	ret = vroom_prp_add(&prps, &qp->ctrlr->space, slot->bounce, t->bytes);
+	bounce.at = slot->bounce;
+	ret = map(qp, list, bounce, prp);
 	if (ret)
 		return ret;
-	set_prps(qp, &prps, list, t);
-	t->copied = true;
-	at = slot->bounce;
-	if (nvme_direction(io->sqe.opcode) & NVME_TO_CTRLR)
-		for_pieces(io, t->offset, t->bytes, copy_out, &at);
+	if (nvme_direction(opcode) & NVME_TO_CTRLR)
+		copy(w, slot->bounce, true);
+	if (nvme_direction(opcode) & NVME_TO_HOST)
+		slot->copy_to = w;
 	return 0;
 }
 
-/* Ranges are copied always, for the caller may change them at once. */
-static int map_ranges(struct vroom_qpair *qp, uint32_t cid, const struct vroom_io *io,
-		      struct transfer *t)
+/* PRPs of the data of IO, which is what W goes over. -ENOMEM: no DMA memory now. */
+static int map_data(struct vroom_qpair *qp, uint32_t cid, const struct vroom_io *io,
+		    struct vroom_walk w, uint64_t prp[2])
 {
-	void *list = get_list(qp, cid);
+	void *list;
 
+	if (!io->bytes)
+		return 0;
+	list = get_list(qp, cid);
 	if (!list)
 		return -ENOMEM;
-	memcpy(list, io->buf, io->bytes);
-	t->prp1 = iova_of(qp, list);
-	return 0;
+	if (io->kind == VROOM_IO_RANGES) { /* copied always: the caller may change them at once */
+		memcpy(list, io->buf, io->bytes);
+		prp[0] = iova_of(qp, list);
+		return 0;
+	}
+	if (map(qp, list, w, prp) == 0)
+		return 0;
+	return map_copied(qp, cid, list, w, io->sqe.opcode, prp);
 }
 
 /*
- * Posts one command, whose data is WHOLE's memory from OFFSET on; a free slot is there. REQUEST: it
- * is a part of that one. -ENOMEM: no DMA memory now.
+ * Posts one command, whose data W goes over; a free slot is there. REQUEST: it is a part of that
+ * one. -ENOMEM: no DMA memory now.
  */
-static int post(struct vroom_qpair *qp, const struct vroom_io *io, const struct vroom_io *whole,
-		uint64_t offset, struct vroom_request *request)
+static int post(struct vroom_qpair *qp, const struct vroom_io *io, struct vroom_walk w,
+		struct vroom_request *request)
 {
 	uint32_t cid = qp->free_slot; /* the one that vroom_post() takes */
 	struct vroom_slot_cold *cold = &qp->cold->slots[cid];
-	struct transfer t = { .offset = offset, .bytes = io->bytes };
+	uint64_t prp[2] = { 0 };
 	struct vroom_slot *slot;
-	int ret = 0;
+	int ret;
 
-	if (io->kind == VROOM_IO_RANGES) {
-		ret = map_ranges(qp, cid, io, &t);
-	} else if (io->bytes) {
-		ret = map_in_place(qp, cid, whole, &t);
-		if (ret)
-			ret = map_copied(qp, cid, whole, &t);
-	}
+	cold->request = request;
+	cold->copy_to.left = 0;
+	ret = map_data(qp, cid, io, w, prp);
 	if (ret)
 		return ret;
-	slot = vroom_post(qp, io, t.prp1, t.prp2);
+	slot = vroom_post(qp, io, prp[0], prp[1]);
 	if (vroom_is_long(io->sqe.opcode))
 		slot->deadline = vroom_long_deadline(&qp->cold->watchdog);
-	cold->request = request;
-	cold->copy_bytes = 0;
-	if (t.copied && (nvme_direction(io->sqe.opcode) & NVME_TO_HOST)) {
-		cold->copy_bytes = t.bytes;
-		cold->buf = whole->buf;
-		cold->iov = whole->iov;
-		cold->iovcnt = whole->iovcnt;
-	}
-	if (request || cold->copy_bytes)
+	if (request || cold->copy_to.left)
 		slot->state = VROOM_SLOT_SLOW;
 	return 0;
 }
-
-/* --- requests of several commands --------------------------------------------------------------
- */
 
 void vroom_qpair_hold_back(struct vroom_qpair *qp)
 {
@@ -274,12 +208,15 @@ void vroom_qpair_hold_back(struct vroom_qpair *qp)
 	}
 }
 
+/* With no slack each poll that finds something comes to vroom_poll_rest(). */
 void vroom_qpair_block(struct vroom_qpair *qp)
 {
 	if (!qp->blocked) {
+		if (qp->cq.left != qp->cq.slack)
+			vroom_cq_ring(&qp->cq);
 		qp->blocked = true;
 		qp->cold->slack = qp->cq.slack;
-		qp->cq.slack = 0;
+		qp->cq.slack = qp->cq.left = 0;
 		qp->cold->held_slot = VROOM_NO_SLOT;
 	}
 	vroom_qpair_hold_back(qp);
@@ -287,13 +224,14 @@ void vroom_qpair_block(struct vroom_qpair *qp)
 
 void vroom_qpair_unblock(struct vroom_qpair *qp)
 {
+	if (!qp->blocked)
+		return;
 	vroom_qpair_hold_back(qp);
 	qp->blocked = false;
-	qp->cq.slack = qp->cold->slack;
+	qp->cq.slack = qp->cq.left = qp->cold->slack;
 	qp->free_slot = qp->cold->held_slot;
 }
 
-/* Blocks that one command of the kind of IO can name or move. */
 static uint64_t blocks_per_command(const struct vroom_qpair *qp, const struct vroom_io *io)
 {
 	if (io->kind == VROOM_IO_BLOCKS)
@@ -301,18 +239,19 @@ static uint64_t blocks_per_command(const struct vroom_qpair *qp, const struct vr
 	return VROOM_MIN(qp->ctrlr->max_transfer >> io->lba_shift, (uint64_t)NVME_RW_MAX_NLB);
 }
 
-/* Posts the next part. -ENOMEM: there is no memory for it now. */
 static int post_part(struct vroom_qpair *qp, struct vroom_request *r)
 {
 	uint64_t nlb = VROOM_MIN(r->io.nlb - r->submitted, r->part_blocks);
 	struct vroom_io part = r->io;
+	struct vroom_walk w;
 	int ret;
 
 	nvme_sqe_set_slba(&part.sqe, nvme_sqe_slba(&r->io.sqe) + r->submitted);
 	nvme_sqe_set_nlb(&part.sqe, (uint32_t)nlb);
 	part.nlb = nlb;
 	part.bytes = r->io.bytes ? nlb << part.lba_shift : 0;
-	ret = post(qp, &part, &r->io, r->submitted << part.lba_shift, r);
+	w = walk_from(&r->io, r->submitted << part.lba_shift, part.bytes);
+	ret = post(qp, &part, w, r);
 	if (!ret) {
 		r->outstanding++;
 		r->submitted += nlb;
@@ -321,75 +260,87 @@ static int post_part(struct vroom_qpair *qp, struct vroom_request *r)
 }
 
 /*
- * The completion of a part calls this again. Where memory is short, parts wait for others to
- * complete, and get smaller when there are none to wait for; only where there is none at all the
- * rest is given up, and the request ends with an error.
+ * Where memory is short, parts wait for others to complete, and get smaller when there are none to
+ * wait for; only where there is none at all the rest is given up, and the request ends with an
+ * error.
  */
+static void post_parts(struct vroom_qpair *qp, struct vroom_request *r)
+{
+	while (r->submitted < r->io.nlb && !r->status && qp->free_slot != VROOM_NO_SLOT) {
+		if (post_part(qp, r) == 0)
+			continue;
+		if (r->outstanding)
+			return;
+		if (r->part_blocks == 1)
+			r->status = NVME_SC_INTERNAL_ERROR << NVME_STATUS_SC_SHIFT;
+		r->part_blocks = VROOM_MAX(r->part_blocks / 2, 1u);
+	}
+}
+
+/* The completion of a part calls this again. */
 void vroom_request_continue(struct vroom_qpair *qp)
 {
 	struct vroom_request *r = qp->cold->splitting;
-	int ret = 0;
 
-	vroom_qpair_unblock(qp); /* vroom_submit() lets nobody in, for we return blocked or done */
-	while (r && r->submitted < r->io.nlb && !r->status && qp->free_slot != VROOM_NO_SLOT) {
-		ret = post_part(qp, r);
-		if (ret && !r->outstanding && r->part_blocks > 1) {
-			r->part_blocks /= 2;
-			continue;
-		}
-		if (ret)
-			break;
-	}
-	if (r && ret && !r->outstanding)
-		r->status = NVME_SC_INTERNAL_ERROR << NVME_STATUS_SC_SHIFT;
-	if (r && r->status) /* failed: what was not submitted never will be */
-		r->submitted = r->io.nlb;
-	if (r && r->submitted == r->io.nlb)
+	vroom_qpair_unblock(qp);
+	if (r)
+		post_parts(qp, r);
+	if (r && (r->status || r->submitted == r->io.nlb)) {
+		r->submitted = r->io.nlb; /* after a failure nothing more will be */
 		qp->cold->splitting = NULL;
-	else if (r)
+	} else if (r) {
 		vroom_qpair_block(qp);
+	}
 	vroom_ring(qp);
 }
 
-/* Does the controller see all of IO's memory, and in a form that PRP entries can describe? */
+/* Perhaps, for an iovec; small parts do no harm. */
 static bool is_copied(struct vroom_qpair *qp, const struct vroom_io *io)
 {
 	struct vroom_dma_window w;
 
 	if (io->iov)
-		return true; /* perhaps; small parts do no harm */
+		return true;
 	return vroom_space_find(&qp->ctrlr->space, io->buf, &w) || ((uintptr_t)io->buf & 3);
 }
 
-static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint64_t limit)
+/* There is no memory for IO: not now, or not at all when no completion can give some back. */
+static int no_dma_memory(const struct vroom_qpair *qp, const struct vroom_io *io)
 {
-	struct vroom_request *r = calloc(1, sizeof(*r));
-
-	if (!r)
-		return vroom_fail_on(qp->ctrlr->name, ENOMEM, "out of memory");
-	r->io = *io;
-	r->part_blocks = limit;
-	if (io->bytes && is_copied(qp, io))
-		r->part_blocks = VROOM_MAX(
-			VROOM_MIN(limit, (uint64_t)BOUNCE_PART_BYTES >> io->lba_shift), 1u);
-	qp->cold->splitting = r;
-	vroom_qpair_block(qp);
-	vroom_request_continue(qp);
-	if (r->outstanding)
-		return 0;
-	free(r);
+	for (uint32_t cid = 0; cid < qp->depth; cid++)
+		if (qp->slots[cid].state != VROOM_SLOT_FREE)
+			return -EAGAIN;
 	return vroom_fail_on(qp->ctrlr->name, ENOMEM, "no DMA memory for a transfer of %llu bytes",
 			     (unsigned long long)io->bytes);
 }
 
-/* --- submission ------------------------------------------------------------------------------ */
+static int submit_split(struct vroom_qpair *qp, const struct vroom_io *io, uint64_t part_blocks)
+{
+	struct vroom_request *r = calloc(1, sizeof(*r));
+	uint64_t copied = (uint64_t)BOUNCE_PART_BYTES >> io->lba_shift;
 
-/* Why IO is no command, or NULL. */
+	if (!r)
+		return vroom_fail_on(qp->ctrlr->name, ENOMEM, "out of memory");
+	if (io->bytes && is_copied(qp, io))
+		part_blocks = VROOM_MAX(VROOM_MIN(part_blocks, copied), 1u);
+	r->io = *io;
+	r->part_blocks = part_blocks;
+	qp->cold->splitting = r;
+	vroom_request_continue(qp);
+	if (r->outstanding)
+		return 0;
+	free(r);
+	return no_dma_memory(qp, io);
+}
+
+static bool names_blocks(const struct vroom_io *io)
+{
+	return io->kind == VROOM_IO_DATA || io->kind == VROOM_IO_BLOCKS;
+}
+
 static const char *what_is_wrong(const struct vroom_qpair *qp, const struct vroom_io *io)
 {
-	bool names_blocks = io->kind == VROOM_IO_DATA || io->kind == VROOM_IO_BLOCKS;
-
-	if (names_blocks && !io->nlb)
+	if (names_blocks(io) && !io->nlb)
 		return "it names no blocks";
 	if (io->kind == VROOM_IO_RANGES && (!io->nlb || io->nlb > NVME_DSM_MAX_RANGES))
 		return "it names no ranges, or more than 256";
@@ -399,8 +350,10 @@ static const char *what_is_wrong(const struct vroom_qpair *qp, const struct vroo
 		return "it has data, but its opcode says that it moves none";
 	if (!has_memory(io))
 		return "it has no memory for its data, or too little";
-	if (names_blocks && !blocks_per_command(qp, io))
+	if (names_blocks(io) && !blocks_per_command(qp, io))
 		return "the controller's transfers (MDTS) are smaller than a block";
+	if (!names_blocks(io) && io->bytes > qp->ctrlr->max_transfer)
+		return "it moves more than the controller's limit (MDTS) and cannot be split";
 	return NULL;
 }
 
@@ -411,32 +364,19 @@ int vroom_submit_blocked(const struct vroom_qpair *qp)
 
 int vroom_submit_slow(struct vroom_qpair *qp, const struct vroom_io *io)
 {
-	const char *address = qp->ctrlr->name, *wrong = what_is_wrong(qp, io);
-	bool names_blocks = io->kind == VROOM_IO_DATA || io->kind == VROOM_IO_BLOCKS;
+	const char *wrong = what_is_wrong(qp, io);
 	int ret;
 
 	if (wrong)
-		return vroom_fail(EINVAL, "%s: command %02xh was not submitted: %s", address,
-				  io->sqe.opcode, wrong);
-	if (names_blocks && io->nlb > blocks_per_command(qp, io))
+		return vroom_fail_on(qp->ctrlr->name, EINVAL, "command %02xh was not submitted: %s",
+				     io->sqe.opcode, wrong);
+	if (names_blocks(io) && io->nlb > blocks_per_command(qp, io))
 		return submit_split(qp, io, blocks_per_command(qp, io));
-	if (io->bytes > qp->ctrlr->max_transfer)
-		return vroom_fail(EINVAL,
-				  "%s: a command of %llu bytes is larger than the controller's "
-				  "limit of %llu and cannot be split",
-				  address, (unsigned long long)io->bytes,
-				  (unsigned long long)qp->ctrlr->max_transfer);
-	ret = post(qp, io, io, 0, NULL);
-	if (ret && names_blocks && io->nlb > 1) /* less at a time may go */
+	ret = post(qp, io, walk_from(io, 0, io->bytes), NULL);
+	if (ret && names_blocks(io) && io->nlb > 1) /* less at a time may go */
 		return submit_split(qp, io, (io->nlb + 1) / 2);
-	if (ret)
-		return vroom_fail(-ret, "%s: no DMA memory for a transfer of %llu bytes", address,
-				  (unsigned long long)io->bytes);
-	return 0;
+	return ret ? no_dma_memory(qp, io) : 0;
 }
-
-/* --- completion --------------------------------------------------------------------------------
- */
 
 static int bad_completion(struct vroom_qpair *qp, uint32_t cid)
 {
@@ -446,24 +386,8 @@ static int bad_completion(struct vroom_qpair *qp, uint32_t cid)
 				qp->qid, cid);
 
 	vroom_ctrlr_mark_failed(qp->ctrlr, ret);
-	qp->error = ret;
-	qp->look_ticks = 0;
-	vroom_qpair_block(qp);
+	vroom_qpair_end(qp, ret);
 	return ret;
-}
-
-/* Data that came through the slot's memory goes to where the caller wants it. */
-static void copy_to_caller(const struct vroom_slot *slot, struct vroom_slot_cold *cold)
-{
-	const struct vroom_request *r = cold->request;
-	const struct vroom_io memory = { .buf = cold->buf,
-					 .iov = cold->iov,
-					 .iovcnt = cold->iovcnt };
-	uint64_t first = r ? nvme_sqe_slba(&r->io.sqe) : slot->slba;
-	char *at = cold->bounce;
-
-	for_pieces(&memory, r ? (slot->slba - first) << r->io.lba_shift : 0, cold->copy_bytes,
-		   copy_in, &at);
 }
 
 /* A part of R has completed with STATUS: is that the end of R? */
@@ -495,13 +419,11 @@ int vroom_complete(struct vroom_qpair *qp, uint32_t last, struct vroom_completio
 	done->tag = slot->tag;
 	done->status = (uint16_t)(last >> 16);
 	done->result = nvme_cqe_result(&qp->cq.entries[qp->cq.head]);
-	if (slow && cold->copy_bytes && !done->status)
-		copy_to_caller(slot, cold);
+	if (slow && !done->status)
+		copy(cold->copy_to, cold->bounce, false);
 	slot->state = VROOM_SLOT_FREE;
 	slot->next_free = qp->free_slot;
 	qp->free_slot = cid;
-	if (qp->blocked)
-		vroom_qpair_hold_back(qp);
 	if (slow && cold->request)
 		return finish_part(qp, cold->request, &done->status);
 	return 1;
@@ -509,6 +431,11 @@ int vroom_complete(struct vroom_qpair *qp, uint32_t last, struct vroom_completio
 
 void vroom_request_free_all(struct vroom_qpair *qp)
 {
+	struct vroom_request *r = qp->cold->splitting;
+
+	if (r && !r->outstanding) /* QP failed, and then its parts completed all the same */
+		free(r);
+	qp->cold->splitting = NULL;
 	for (uint32_t cid = 0; cid < qp->depth; cid++) {
 		struct vroom_slot_cold *slot = &qp->cold->slots[cid];
 

@@ -3,9 +3,10 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/size.h"
 #include "vroom.h"
 
-static const struct {
+static const struct status {
 	uint16_t code;
 	short err;
 	const char *words;
@@ -67,31 +68,26 @@ static const struct {
 	{ NVME_SC_UNWRITTEN_BLOCK, EIO, "Deallocated or Unwritten Logical Block" },
 };
 
-#define COUNT (sizeof(statuses) / sizeof(statuses[0]))
-
-static size_t find(uint16_t status)
+static const struct status *find(uint16_t status)
 {
-	size_t i = 0;
+	static const struct status unknown = { 0, EIO, "status unknown to vroom" };
 
-	while (i < COUNT && statuses[i].code != NVME_STATUS_CODE(status))
-		i++;
-	return i;
+	for (size_t i = 0; i < VROOM_LENGTH(statuses); i++)
+		if (statuses[i].code == NVME_STATUS_CODE(status))
+			return &statuses[i];
+	return &unknown;
 }
 
 const char *vroom_status_str(uint16_t status)
 {
 	static _Thread_local char line[96];
-	size_t i = find(status);
 
-	snprintf(line, sizeof(line), "%s (%02xh/%02xh)",
-		 i < COUNT ? statuses[i].words : "status unknown to vroom",
+	snprintf(line, sizeof(line), "%s (%02xh/%02xh)", find(status)->words,
 		 NVME_GET(status, NVME_STATUS_SCT), NVME_GET(status, NVME_STATUS_SC));
 	return line;
 }
 
 int vroom_status_errno(uint16_t status)
 {
-	size_t i = find(status);
-
-	return i < COUNT ? statuses[i].err : EIO;
+	return find(status)->err;
 }

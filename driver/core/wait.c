@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Sleeping until a controller interrupts. Beside the I/O path: called by who has polled in vain.
- */
+/* Sleeping until a controller interrupts; beside the I/O path, by who has polled in vain. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -13,10 +11,8 @@
 #include "base/size.h"
 #include "core/qpair.h"
 
-/* Queue pairs at once. */
-#define WAIT_MAX 64
-/* Wakes now and then to look at deadlines and at the controller. */
-#define LOOK_INTERVAL_MS 100
+#define WAIT_MAX	 64  /* queue pairs at once */
+#define LOOK_INTERVAL_MS 100 /* at deadlines and at the controller */
 
 /* An eventfd that the queue pair's own MSI-X vector signals. */
 int vroom_qpair_connect_interrupt(struct vroom_qpair *qp)
@@ -25,9 +21,7 @@ int vroom_qpair_connect_interrupt(struct vroom_qpair *qp)
 
 	if (!t->ops->set_irq || qp->qid >= t->vectors)
 		return vroom_fail_on(qp->ctrlr->name, ENOSPC,
-				     "the controller has %u MSI-X vectors, one of them for the "
-				     "admin queue; use wait=poll, or fewer jobs",
-				     t->vectors);
+				     "only %u MSI-X vectors; wait=poll, or fewer jobs", t->vectors);
 	qp->cold->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (qp->cold->eventfd < 0)
 		return vroom_fail_on(qp->ctrlr->name, errno, "eventfd: %s", strerror(errno));
@@ -52,7 +46,7 @@ void vroom_qpair_disconnect_interrupt(struct vroom_qpair *qp)
 static void prepare_to_sleep(struct vroom_qpair *qp)
 {
 	vroom_ring(qp);
-	if (qp->cq.unrung)
+	if (qp->cq.left != qp->cq.slack)
 		vroom_cq_ring(&qp->cq);
 }
 
@@ -60,17 +54,15 @@ static void prepare_to_sleep(struct vroom_qpair *qp)
 static int sleep_once(struct vroom_qpair *const *qps, struct pollfd *fds, unsigned count, int ms)
 {
 	eventfd_t value;
-	int ret;
+	int ret = 0;
 
 	for (unsigned i = 0; i < count; i++) {
 		eventfd_read(fds[i].fd, &value);
 		if (!vroom_cq_empty(&qps[i]->cq))
 			return 1;
 	}
-	ret = poll(fds, count, ms);
-	if (ret < 0 && errno != EINTR)
+	if (poll(fds, count, ms) < 0 && errno != EINTR)
 		return vroom_fail_on(qps[0]->ctrlr->name, errno, "poll: %s", strerror(errno));
-	ret = 0;
 	for (unsigned i = 0; i < count && !ret; i++)
 		if (vroom_cq_empty(&qps[i]->cq))
 			ret = vroom_check_deadlines(qps[i], vroom_now_ms());
@@ -90,7 +82,7 @@ int vroom_wait(struct vroom_qpair *const *qps, unsigned count, unsigned timeout_
 			return qps[i]->error;
 		if (qps[i]->cold->eventfd < 0)
 			return vroom_fail_on(qps[i]->ctrlr->name, EINVAL,
-					     "was opened without interrupts");
+					     "opened without interrupts");
 		fds[i] = (struct pollfd){ .fd = qps[i]->cold->eventfd, .events = POLLIN };
 		prepare_to_sleep(qps[i]);
 	}

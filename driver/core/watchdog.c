@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What polling does beside reaping: it gives way to others who need the processor, keeps deadlines,
- * and sees when a controller has gone.
- *
- * Time costs nothing while there are completions. A poll that finds none reads the processor's
- * counter, and when that has gone on far enough it comes here; the clock itself, which is a device
- * in some guests, is read every few milliseconds, or at once when polls are far apart.
+ * and sees when a controller has gone. A poll that finds nothing reads the processor's counter, and
+ * when that has gone on far enough it comes here; the clock, which is a device in some guests, is
+ * read every few milliseconds, or at once when polls are far apart.
  */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -22,9 +19,8 @@
 /* A deadline is this many ticks, so it is kept to an eighth. */
 #define DEADLINE_TICKS 8
 /*
- * Time goes on by so many ticks from one look to the next, however long that was: a process that
- * did not run looks thrice before it believes a command late, for its controller may not have run
- * either.
+ * Time goes on by at most these from one look to the next: a process that did not run looks thrice
+ * before it believes a command late, for its controller may not have run either.
  */
 #define TICKS_AT_ONCE	  4
 #define ALIVE_INTERVAL_MS 100
@@ -35,14 +31,12 @@
 #else
 #define LOOK_TICKS 32
 #endif
-/* Polls are far apart when so many looks would have fitted in between. */
-#define LOOKS_FAR_APART	    64
+#define LOOKS_FAR_APART	    64 /* polls are, when so many looks would have fitted in between */
 #define YIELDS_PER_LOOK	    8
 #define CALLS_PER_YIELD_MAX 64
 #define CLOCK_MS	    4
 #define CALLS_PER_CLOCK_MAX 4096
-/* Head doorbells between two looks at a busy queue. */
-#define RINGS_PER_CLOCK_MAX 64
+#define RINGS_PER_CLOCK_MAX 64 /* head doorbells between two looks at a busy queue */
 
 void vroom_watchdog_init(struct vroom_qpair *qp)
 {
@@ -63,20 +57,19 @@ void vroom_watchdog_init(struct vroom_qpair *qp)
 	qp->rings_to_look = 1;
 }
 
-/* --- the end of a queue pair ------------------------------------------------------------ */
-
 static const char *opcode_name(uint8_t opcode)
 {
-	switch (opcode) {
-	case NVME_CMD_FLUSH: return "flush";
-	case NVME_CMD_WRITE: return "write";
-	case NVME_CMD_READ: return "read";
-	case NVME_CMD_COMPARE: return "compare";
-	case NVME_CMD_WRITE_ZEROES: return "write zeroes";
-	case NVME_CMD_DSM: return "dataset management";
-	case NVME_CMD_VERIFY: return "verify";
-	default: return "command";
-	}
+	static const char *const names[] = {
+		[NVME_CMD_FLUSH] = "flush",
+		[NVME_CMD_WRITE] = "write",
+		[NVME_CMD_READ] = "read",
+		[NVME_CMD_COMPARE] = "compare",
+		[NVME_CMD_VERIFY] = "verify",
+		[NVME_CMD_DSM] = "dataset management",
+		[NVME_CMD_WRITE_ZEROES] = "write zeroes",
+	};
+
+	return opcode < VROOM_LENGTH(names) && names[opcode] ? names[opcode] : "command";
 }
 
 /* The command whose deadline is the first, or NULL when none is outstanding. */
@@ -84,70 +77,71 @@ static const struct vroom_slot *first_deadline(const struct vroom_qpair *qp)
 {
 	const struct vroom_slot *first = NULL;
 
-	for (uint32_t cid = 0; cid < qp->depth; cid++) {
-		const struct vroom_slot *slot = &qp->slots[cid];
-
-		if (slot->state != VROOM_SLOT_FREE &&
-		    (!first || (int32_t)(slot->deadline - first->deadline) < 0))
-			first = slot;
-	}
+	for (const struct vroom_slot *s = qp->slots; s < qp->slots + qp->depth; s++)
+		if (s->state != VROOM_SLOT_FREE &&
+		    (!first || (int32_t)(s->deadline - first->deadline) < 0))
+			first = s;
 	return first;
 }
 
-/* "read of 8 blocks at LBA 128 (queue 1, command 3)" */
-static void describe(const struct vroom_qpair *qp, const struct vroom_slot *slot, char *text,
-		     size_t size)
+void vroom_qpair_end(struct vroom_qpair *qp, int err)
 {
-	unsigned cid = slot ? (unsigned)(slot - qp->slots) : 0;
-
-	if (!slot)
-		snprintf(text, size, "queue %u", qp->qid);
-	else if (vroom_slot_blocks(slot))
-		snprintf(text, size, "%s of %u blocks at LBA %llu (queue %u, command %u)",
-			 opcode_name(vroom_slot_opcode(slot)), vroom_slot_blocks(slot),
-			 (unsigned long long)slot->slba, qp->qid, cid);
-	else
-		snprintf(text, size, "%s (queue %u, command %u)",
-			 opcode_name(vroom_slot_opcode(slot)), qp->qid, cid);
-}
-
-/*
- * Recovery, by Abort and then a controller reset, would start here: the outstanding commands are
- * all in qp->slots.
- */
-int vroom_qpair_fail(struct vroom_qpair *qp, int err)
-{
-	char command[160];
-
-	if (qp->error)
-		return qp->error;
-	describe(qp, first_deadline(qp), command, sizeof(command));
-	vroom_fail_on(qp->ctrlr->name, -err, "%s: no completion: %s", command,
-		      vroom_ctrlr_reason(qp->ctrlr));
 	qp->error = err;
 	qp->look_ticks = 0;
 	vroom_qpair_block(qp);
+}
+
+/*
+ * Says "read of 8 blocks at LBA 128 (queue 1, command 3): no completion: ...". Recovery, by Abort
+ * and then a controller reset, would start here: qp->slots has the commands.
+ */
+int vroom_qpair_fail(struct vroom_qpair *qp, int err)
+{
+	const struct vroom_slot *slot = first_deadline(qp);
+	const char *name = qp->ctrlr->name, *reason = vroom_ctrlr_reason(qp->ctrlr);
+	char blocks[64] = "";
+
+	if (qp->error)
+		return qp->error;
+	if (slot && vroom_slot_blocks(slot))
+		snprintf(blocks, sizeof(blocks), " of %u blocks at LBA %llu",
+			 vroom_slot_blocks(slot), (unsigned long long)slot->slba);
+	if (slot)
+		vroom_fail_on(name, -err, "%s%s (queue %u, command %u): no completion: %s",
+			      opcode_name(vroom_slot_opcode(slot)), blocks, qp->qid,
+			      (unsigned)(slot - qp->slots), reason);
+	else
+		vroom_fail_on(name, -err, "queue %u: no completion: %s", qp->qid, reason);
+	vroom_qpair_end(qp, err);
 	return err;
 }
 
-/* --- deadlines ------------------------------------------------------------------------------- */
-
 /*
- * Lets time go on. The deadline of a command is one tick further off until the first look after its
+ * Lets time go on. A command's deadline is a tick further off until the first look after its
  * submission, from which its time counts: nobody knows how long before that it was submitted.
  */
 static void advance(struct vroom_qpair *qp, uint32_t ticks)
 {
 	struct vroom_watchdog *w = &qp->cold->watchdog;
 
-	for (uint32_t cid = 0; cid < qp->depth; cid++) {
-		struct vroom_slot *slot = &qp->slots[cid];
-
-		if (slot->deadline == qp->deadline || slot->deadline == vroom_long_deadline(w))
-			slot->deadline += ticks - 1;
-	}
+	for (struct vroom_slot *s = qp->slots; s < qp->slots + qp->depth; s++)
+		if (s->deadline == qp->deadline || s->deadline == vroom_long_deadline(w))
+			s->deadline += ticks - 1;
 	w->tick += ticks;
 	qp->deadline = w->tick + w->ticks + 1;
+}
+
+/* Has the controller completed command CID, and only nobody reaped that yet? */
+static bool is_completed(const struct vroom_qpair *qp, uint32_t cid)
+{
+	struct vroom_cq cq = qp->cq; /* to look ahead of it */
+
+	while (!vroom_cq_empty(&cq)) {
+		if (cq.entries[cq.head].cid == cid)
+			return true;
+		cq.head = vroom_cq_next(&cq, cq.head);
+	}
+	return false;
 }
 
 static int check_slots(struct vroom_qpair *qp, uint64_t now)
@@ -155,17 +149,19 @@ static int check_slots(struct vroom_qpair *qp, uint64_t now)
 	struct vroom_watchdog *w = &qp->cold->watchdog;
 	const struct vroom_opts *opts = &qp->ctrlr->opts;
 	const struct vroom_slot *first;
+	bool is_long;
 
 	if (now < w->next_tick_ms)
 		return 0;
 	advance(qp, (uint32_t)VROOM_MIN((now - w->next_tick_ms) / w->tick_ms + 1, TICKS_AT_ONCE));
 	w->next_tick_ms = now + w->tick_ms;
 	first = first_deadline(qp);
-	if ((int32_t)(w->tick - first->deadline) <= 0)
+	if ((int32_t)(w->tick - first->deadline) <= 0 ||
+	    is_completed(qp, (uint32_t)(first - qp->slots)))
 		return 0;
+	is_long = vroom_is_long(vroom_slot_opcode(first));
 	vroom_fail(ETIMEDOUT, "the deadline of %u ms has passed; the controller is stuck",
-		   vroom_is_long(vroom_slot_opcode(first)) ? opts->long_timeout_ms
-							   : opts->io_timeout_ms);
+		   is_long ? opts->long_timeout_ms : opts->io_timeout_ms);
 	return vroom_ctrlr_mark_failed(qp->ctrlr, -ETIMEDOUT);
 }
 
@@ -196,14 +192,11 @@ int vroom_check_deadlines(struct vroom_qpair *qp, uint64_t now)
 	return ret ? vroom_qpair_fail(qp, ret) : 0;
 }
 
-/* --- looks --------------------------------------------------------------------------------- */
-
 /*
- * Offers the processor to somebody who may need it more: the emulated controller, or another
- * job. Where jobs are scheduled in groups (a session each, as fio's jobs are), yielding
- * reaches only the own group; so when others do compete for this processor, which shows
- * in involuntary switches, sleep for as short as the timer allows. With a processor to
- * itself a thread never sleeps, and yields ever more seldom.
+ * Offers the processor to the emulated controller or another job. Where jobs are scheduled in
+ * groups (a session each, as fio's jobs are), yielding reaches only the own group; so when others
+ * do compete for this processor, which shows in involuntary switches, sleep for as short as the
+ * timer allows. With a processor to itself a thread never sleeps, and yields ever more seldom.
  */
 static void give_way(struct vroom_watchdog *w)
 {
@@ -225,8 +218,7 @@ static void give_way(struct vroom_watchdog *w)
 	w->switches = usage.ru_nivcsw;
 }
 
-/* Of PER events between two looks at the clock, which came after SINCE milliseconds: more, or
- * fewer. */
+/* How many events lie between two looks: more or fewer than PER, which took SINCE milliseconds. */
 static unsigned adapt(unsigned per, uint64_t since, unsigned max)
 {
 	if (since < CLOCK_MS)
@@ -275,36 +267,38 @@ static void look_while_busy(struct vroom_qpair *qp)
 
 /*
  * The part of vroom_poll() that it does not inline: commands that take more than handing out their
- * tag, the head doorbell, and what happens once in many completions. COUNT entries have been taken
- * that are not accounted for yet; OUT and MAX are the caller's.
+ * tag, the head doorbell, and what happens once in many completions. COUNT entries of MAX have been
+ * taken and are not accounted for yet; the next goes to OUT.
  */
 int vroom_poll_rest(struct vroom_qpair *qp, struct vroom_completion *out, int max, int count)
 {
-	uint32_t taken = (uint32_t)count;
+	struct vroom_cq *cq = &qp->cq;
+	int taken = count;
 
 	while (count < max) {
-		uint32_t last = vroom_cq_peek(&qp->cq, qp->cq.head, qp->cq.phase);
+		uint32_t last = vroom_cq_peek(cq, &cq->entries[cq->head]);
 		int n;
 
 		if (last & NVME_CQE_PHASE)
 			break;
-		n = vroom_complete(qp, last, &out[count]);
+		n = vroom_complete(qp, last, out);
 		if (n < 0)
 			return n;
 		count += n;
+		out += n;
 		taken++;
-		vroom_cq_advance(&qp->cq, &qp->cq.head, &qp->cq.phase);
+		cq->head = vroom_cq_next(cq, cq->head);
 	}
-	qp->cq.unrung += taken;
-	if (qp->cq.unrung > (qp->blocked ? qp->cold->slack : qp->cq.slack)) {
-		vroom_cq_ring(&qp->cq);
+	cq->left -= taken;
+	if (cq->left < 0) {
+		vroom_cq_ring(cq);
 		if (--qp->rings_to_look == 0)
 			look_while_busy(qp);
 	}
 	/* What waits for slots goes on now that entries were given back for its completions. */
-	if (qp->blocked && !qp->error)
+	if (qp->error)
+		vroom_qpair_block(qp);
+	else if (qp->blocked)
 		vroom_request_continue(qp);
-	if (!count && qp->error)
-		return qp->error;
-	return count;
+	return count ? count : qp->error;
 }

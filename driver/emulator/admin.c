@@ -52,6 +52,7 @@ static void identify_ctrlr(struct emu *e, struct nvme_id_ctrlr *id)
 		.awun = 0,
 		.fna = 0x03, /* format and erase concern all namespaces when NSID says so */
 	};
+	id->hmpre = id->hmmin = (uint32_t)(e->opts.hmb / 4096);
 	if (e->opts.mdts)
 		id->mdts = (uint8_t)(__builtin_ctzll(e->opts.mdts) - 12 - e->opts.mpsmin);
 	pad(id->sn, sizeof(id->sn), e->opts.serial);
@@ -256,8 +257,12 @@ static uint32_t get_log_page(struct emu *e, const struct nvme_sqe *sqe)
 /* --- features (5.15, 5.27)
  * ------------------------------------------------------------------------ */
 
-static bool feature_known(uint8_t fid)
+static bool feature_known(const struct emu *e, uint8_t fid)
 {
+	if (fid == NVME_FEAT_VOLATILE_WRITE_CACHE)
+		return e->opts.vwc;
+	if (fid == NVME_FEAT_HOST_MEMORY)
+		return e->opts.hmb;
 	return (fid >= NVME_FEAT_ARBITRATION && fid <= NVME_FEAT_ASYNC_EVENT_CONFIG && fid != 0x03);
 }
 
@@ -276,13 +281,14 @@ void emu_features_reset(struct emu *e)
 {
 	for (unsigned fid = 0; fid < 256; fid++)
 		e->features[fid] = feature_default(e, (uint8_t)fid);
+	e->hmb = (struct emu_hmb){ 0 };
 }
 
 static uint32_t get_features(struct emu *e, const struct nvme_sqe *sqe, uint32_t *result)
 {
 	uint8_t fid = sqe->cdw10 & NVME_FEAT_FID_MASK;
 
-	if (!feature_known(fid) || (fid == NVME_FEAT_VOLATILE_WRITE_CACHE && !e->opts.vwc))
+	if (!feature_known(e, fid))
 		return NVME_SC_INVALID_FIELD | EMU_DNR;
 	if (fid == NVME_FEAT_ERROR_RECOVERY && (!sqe->nsid || sqe->nsid > e->opts.nr_ns))
 		return NVME_SC_INVALID_NS | EMU_DNR;
@@ -309,8 +315,9 @@ static uint32_t set_number_of_queues(struct emu *e, uint32_t value, uint32_t *re
 static uint32_t set_features(struct emu *e, const struct nvme_sqe *sqe, uint32_t *result)
 {
 	uint8_t fid = sqe->cdw10 & NVME_FEAT_FID_MASK;
+	uint32_t status;
 
-	if (!feature_known(fid) || (fid == NVME_FEAT_VOLATILE_WRITE_CACHE && !e->opts.vwc))
+	if (!feature_known(e, fid))
 		return NVME_SC_INVALID_FIELD | EMU_DNR;
 	if (sqe->cdw10 & NVME_FEAT_SAVE)
 		return NVME_SC_FEATURE_NOT_SAVEABLE | EMU_DNR;
@@ -334,6 +341,11 @@ static uint32_t set_features(struct emu *e, const struct nvme_sqe *sqe, uint32_t
 				emu_ns_flush(&e->opts.ns[i]);
 		e->features[fid] = sqe->cdw11 & 1;
 		return 0;
+	case NVME_FEAT_HOST_MEMORY:
+		status = emu_set_host_memory(e, sqe);
+		if (status)
+			return status;
+		break;
 	default: break;
 	}
 	e->features[fid] = sqe->cdw11;

@@ -72,8 +72,9 @@ struct emu_options {
 	unsigned queue_entries;	 /* CAP.MQES + 1 */
 	unsigned dstrd;
 	unsigned mpsmin;
-	bool mmap; /* doorbells may be mapped */
-	bool vwc;  /* volatile write cache */
+	bool mmap;    /* doorbells may be mapped */
+	bool vwc;     /* volatile write cache */
+	uint64_t hmb; /* bytes of host memory that the drive asks for */
 	const char *serial;
 	struct emu_timing timing;
 	enum emu_fault_kind fault;
@@ -113,6 +114,12 @@ struct emu_pending {
 	struct nvme_cqe cqe;
 };
 
+/* The host memory that the drive was lent. */
+struct emu_hmb {
+	uint64_t list; /* of descriptors */
+	uint32_t pieces, pages;
+};
+
 struct emu_counters {
 	uint64_t reads, writes, read_bytes, written_bytes, errors, shutdowns;
 };
@@ -148,6 +155,7 @@ struct emu {
 	uint32_t features[256];
 	struct nvme_error_log errors[EMU_ERROR_LOG]; /* newest first */
 	struct emu_counters count;
+	struct emu_hmb hmb;
 	/* timing */
 	struct emu_pending *pending; /* binary heap by due time */
 	unsigned nr_pending, max_pending;
@@ -188,6 +196,8 @@ void emu_doorbell_clear(struct emu *e, unsigned qid, bool completion);
 uint32_t emu_admin(struct emu *e, const struct nvme_sqe *sqe, uint32_t *result);
 uint32_t emu_io(struct emu *e, const struct nvme_sqe *sqe);
 void emu_features_reset(struct emu *e);
+/* hmb.c */
+uint32_t emu_set_host_memory(struct emu *e, const struct nvme_sqe *sqe);
 
 /* memory.c */
 int emu_memory_map(struct emu *e, uint64_t iova, uint64_t bytes, int fd, uint64_t offset,

@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/size.h"
 #include "emulator/emulator.h"
+#include "emulator/size.h"
 
 static int fail(char *error, size_t size, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

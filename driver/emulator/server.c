@@ -22,7 +22,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/cpu.h"
 #include "base/clock.h"
 #include "base/size.h"
 #include "emulator/emulator.h"
@@ -491,6 +490,16 @@ static bool done(const struct server *s)
 	return stop_requested || (s->client < 0 && s->listener < 0);
 }
 
+/* Tells the processor that this is a polling loop. */
+static void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 /* What an idle round does, by how long it has been idle. */
 static void idle(struct server *s, unsigned rounds, uint64_t *idle_since, int64_t *sleep_ns,
 		 uint64_t next_due)
@@ -499,7 +508,7 @@ static void idle(struct server *s, unsigned rounds, uint64_t *idle_since, int64_
 	int64_t limit;
 
 	if (rounds < SPIN_ROUNDS) {
-		cpu_relax();
+		relax();
 		return;
 	}
 	now = vroom_now_ns();

@@ -371,27 +371,28 @@ static inline uint64_t vroom_ticks(void)
  */
 static inline int vroom_poll(struct vroom_qpair *qp, struct vroom_completion *out, int max)
 {
-	uint32_t head = qp->cq.head, phase = qp->cq.phase;
+	struct vroom_cq *cq = &qp->cq;
+	uint32_t head = cq->head;
 	int count = 0;
 
-	for (; count < max; count++) {
-		uint32_t last = vroom_cq_peek(&qp->cq, head, phase), cid = last & 0xffff;
+	for (; count < max; count++, out++) {
+		const struct nvme_cqe *cqe = &cq->entries[head];
+		uint32_t last = vroom_cq_peek(cq, cqe), cid = last & 0xffff;
 		struct vroom_slot *slot = &qp->slots[cid];
 
 		if (last & NVME_CQE_PHASE)
 			break;
 		if (VROOM_UNLIKELY(cid >= qp->depth || slot->state != VROOM_SLOT_PLAIN)) {
-			qp->cq.head = head;
-			qp->cq.phase = phase;
+			cq->head = head;
 			return vroom_poll_rest(qp, out, max, count);
 		}
-		out[count].tag = slot->tag;
-		out[count].result = nvme_cqe_result(&qp->cq.entries[head]);
-		out[count].status = (uint16_t)(last >> 16);
+		out->result = nvme_cqe_result(cqe);
+		out->status = (uint16_t)(last >> 16);
+		out->tag = slot->tag;
 		slot->state = VROOM_SLOT_FREE;
 		slot->next_free = qp->free_slot;
 		qp->free_slot = cid;
-		vroom_cq_advance(&qp->cq, &head, &phase);
+		head = vroom_cq_next(cq, head);
 	}
 	if (!count) {
 		uint64_t now = vroom_ticks();
@@ -400,11 +401,10 @@ static inline int vroom_poll(struct vroom_qpair *qp, struct vroom_completion *ou
 			return 0;
 		return vroom_poll_idle(qp, now);
 	}
-	qp->cq.head = head;
-	qp->cq.phase = phase;
-	if (VROOM_UNLIKELY(qp->cq.unrung + (uint32_t)count > qp->cq.slack))
+	cq->head = head;
+	if (VROOM_UNLIKELY(cq->left < count))
 		return vroom_poll_rest(qp, out, count, count);
-	qp->cq.unrung += (uint32_t)count;
+	cq->left -= count;
 	return count;
 }
 

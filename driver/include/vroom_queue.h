@@ -48,10 +48,10 @@ struct vroom_cq {
 	struct nvme_cqe *entries;
 	struct vroom_doorbell doorbell;
 	uint32_t size;
-	uint32_t head;	 /* the next to look at */
-	uint32_t phase;	 /* NVME_CQE_PHASE while new entries have the tag 1, else 0 */
-	uint32_t unrung; /* entries taken that the controller was not told of */
-	uint32_t slack;	 /* how many of these are harmless */
+	uint32_t head;	/* the next to look at */
+	uint32_t phase; /* NVME_CQE_PHASE while new entries have the tag 1, else 0 */
+	int32_t slack;	/* entries that can be taken without the controller being told */
+	int32_t left;	/* of these, since it was told the last time */
 };
 
 /* The phase tag in the last word of an entry. */
@@ -98,32 +98,33 @@ static inline void vroom_sq_ring(struct vroom_sq *sq)
  * The last word of the entry at HEAD, without its phase tag: the status field from bit 17 on, the
  * command identifier below bit 16. With NVME_CQE_PHASE set there is no new entry.
  */
-static inline uint32_t vroom_cq_peek(const struct vroom_cq *cq, uint32_t head, uint32_t phase)
+static inline uint32_t vroom_cq_peek(const struct vroom_cq *cq, const struct nvme_cqe *head)
 {
-	const struct nvme_cqe *cqe = &cq->entries[head];
-
 	/* Acquire: the rest of the entry, and the data that it announces, are read after this. */
-	return __atomic_load_n((const uint32_t *)(const void *)&cqe->cid, __ATOMIC_ACQUIRE) ^ phase;
+	uint32_t last =
+		__atomic_load_n((const uint32_t *)(const void *)&head->cid, __ATOMIC_ACQUIRE);
+
+	return last ^ cq->phase;
 }
 
 static inline bool vroom_cq_empty(const struct vroom_cq *cq)
 {
-	return vroom_cq_peek(cq, cq->head, cq->phase) & NVME_CQE_PHASE;
+	return vroom_cq_peek(cq, &cq->entries[cq->head]) & NVME_CQE_PHASE;
 }
 
-/* One entry on; phase tags change from one round to the next. */
-static inline void vroom_cq_advance(const struct vroom_cq *cq, uint32_t *head, uint32_t *phase)
+/* The entry after HEAD; phase tags change from one round to the next. */
+static inline uint32_t vroom_cq_next(struct vroom_cq *cq, uint32_t head)
 {
-	if (VROOM_LIKELY(++*head != cq->size))
-		return;
-	*head = 0;
-	*phase ^= NVME_CQE_PHASE;
+	if (VROOM_LIKELY(++head != cq->size))
+		return head;
+	cq->phase ^= NVME_CQE_PHASE;
+	return 0;
 }
 
 /* Gives all entries that were taken back to the controller. */
 static inline void vroom_cq_ring(struct vroom_cq *cq)
 {
-	cq->unrung = 0;
+	cq->left = cq->slack;
 	vroom_doorbell_write(&cq->doorbell, cq->head);
 }
 

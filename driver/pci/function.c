@@ -2,13 +2,12 @@
 #include "pci/function.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/size.h"
 #include "pci/sysfs.h"
 
 bool vroom_device_parse(const char *text, char bdf[VROOM_BDF_MAX])
@@ -29,25 +28,21 @@ bool vroom_device_parse(const char *text, char bdf[VROOM_BDF_MAX])
 
 int vroom_device_look(const char *bdf, struct vroom_device *out)
 {
-	char path[PATH_MAX], text[64];
+	char text[64];
 
 	memset(out, 0, sizeof(*out));
 	snprintf(out->bdf, sizeof(out->bdf), "%s", bdf);
-	vroom_device_attribute(bdf, "class", text, sizeof(text));
+	vroom_read_line(text, sizeof(text), VROOM_PCI_DEVICES "/%s/class", bdf);
 	if (!text[0])
-		return vroom_fail(ENODEV, "%s: no such PCI function; see vroom list", bdf);
+		return vroom_fail_on(bdf, ENODEV, "no such PCI function; see vroom list");
 	if (strtoul(text, NULL, 16) != VROOM_PCI_CLASS_NVME)
-		return vroom_fail(ENODEV, "%s: is not an NVMe controller (PCI class %s)", bdf,
-				  text);
-	vroom_device_link(bdf, "driver", out->driver, sizeof(out->driver));
-	vroom_device_link(bdf, "iommu_group", text, sizeof(text));
+		return vroom_fail_on(bdf, ENODEV, "is not an NVMe controller (PCI class %s)", text);
+	vroom_read_link(out->driver, sizeof(out->driver), VROOM_PCI_DEVICES "/%s/driver", bdf);
+	vroom_read_link(text, sizeof(text), VROOM_PCI_DEVICES "/%s/iommu_group", bdf);
 	out->iommu_group = text[0] ? atoi(text) : -1;
-	if (text[0]) {
-		snprintf(path, sizeof(path), "/sys/kernel/iommu_groups/%s/type", text);
-		vroom_read_line(path, text, sizeof(text));
-		out->iommu_translates = strcmp(text, "identity") != 0;
-	}
-	vroom_device_attribute(bdf, "numa_node", text, sizeof(text));
+	vroom_read_line(text, sizeof(text), VROOM_IOMMU_GROUPS "/%d/type", out->iommu_group);
+	out->iommu_translates = out->iommu_group >= 0 && strcmp(text, "identity") != 0;
+	vroom_read_line(text, sizeof(text), VROOM_PCI_DEVICES "/%s/numa_node", bdf);
 	out->numa_node = text[0] ? atoi(text) : -1;
 	return 0;
 }
@@ -66,8 +61,8 @@ static bool on_group_member(const char *bdf, void *arg)
 	size_t length = strlen(g->rest);
 	char driver[64];
 
-	vroom_device_link(bdf, "driver", driver, sizeof(driver));
-	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
+	vroom_read_link(driver, sizeof(driver), VROOM_PCI_DEVICES "/%s/driver", bdf);
+	for (size_t i = 0; i < VROOM_LENGTH(harmless); i++)
 		if (!strcmp(driver, harmless[i]) || !strcmp(bdf, g->d->bdf))
 			return false;
 	if (!strcmp(driver, "nvme")) {
@@ -81,61 +76,13 @@ static bool on_group_member(const char *bdf, void *arg)
 int vroom_device_group_rest(const struct vroom_device *d, char *text, size_t size)
 {
 	struct group g = { .d = d, .rest = text, .size = size };
-	char path[PATH_MAX];
 
 	text[0] = '\0';
-	snprintf(path, sizeof(path), "/sys/kernel/iommu_groups/%d/devices", d->iommu_group);
-	return vroom_for_entries(path, on_group_member, &g)
-		       ? vroom_fail(EBUSY,
-				    "%s: IOMMU group %d goes to vfio as a whole, but %s; take that "
-				    "one from its driver, or move the drive to another slot",
-				    d->bdf, d->iommu_group, g.blocker)
+	return vroom_for_entries(on_group_member, &g, VROOM_IOMMU_GROUPS "/%d/devices",
+				 d->iommu_group)
+		       ? vroom_fail_on(d->bdf, EBUSY,
+				       "IOMMU group %d goes to vfio as a whole, but %s; take that "
+				       "one from its driver, or move the drive to another slot",
+				       d->iommu_group, g.blocker)
 		       : 0;
-}
-
-int vroom_device_check_group(const struct vroom_device *d)
-{
-	char rest[512];
-	int ret = vroom_device_group_rest(d, rest, sizeof(rest));
-
-	return ret || !rest[0] ? ret
-			       : vroom_fail(EBUSY,
-					    "%s: IOMMU group %d goes to vfio as a whole; bind the "
-					    "rest of it first: vroom bind %s",
-					    d->bdf, d->iommu_group, rest);
-}
-
-static pthread_mutex_t pci_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned pci_users;
-
-struct pci_device *vroom_device_get(const char *bdf)
-{
-	unsigned domain, bus, device, function;
-	struct pci_device *dev = NULL;
-	int err;
-
-	errno = EINVAL;
-	if (sscanf(bdf, "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4)
-		return NULL;
-	pthread_mutex_lock(&pci_lock);
-	err = pci_users ? 0 : pci_system_init();
-	if (!err) {
-		dev = pci_device_find_by_slot(domain, bus, device, function);
-		err = dev ? pci_device_probe(dev) : ENODEV;
-		if (!err)
-			pci_users++;
-		else if (!pci_users)
-			pci_system_cleanup();
-	}
-	pthread_mutex_unlock(&pci_lock);
-	errno = err;
-	return err ? NULL : dev;
-}
-
-void vroom_device_put(void)
-{
-	pthread_mutex_lock(&pci_lock);
-	if (pci_users && --pci_users == 0)
-		pci_system_cleanup();
-	pthread_mutex_unlock(&pci_lock);
 }

@@ -6,7 +6,6 @@
 #ifndef VROOM_FUNCTION_H
 #define VROOM_FUNCTION_H
 
-#include <pciaccess.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,8 +22,7 @@ struct vroom_device {
 	int numa_node;	       /* -1: one node, or not said */
 };
 
-/* Is TEXT a PCI address: 0000:04:00.0, 0000.04.00.0, 04:00.0? BDF gets the kernel's form, the
- * first. */
+/* Is TEXT a PCI address: 0000:04:00.0, 0000.04.00.0, 04:00.0? BDF gets the first form. */
 bool vroom_device_parse(const char *text, char bdf[VROOM_BDF_MAX]);
 
 /* Describes the function. -ENODEV: there is none, or it is no NVMe controller. */
@@ -36,15 +34,5 @@ int vroom_device_look(const char *bdf, struct vroom_device *out);
  * one is on a driver that vroom does not move, which vroom_error() names.
  */
 int vroom_device_group_rest(const struct vroom_device *d, char *text, size_t size);
-
-/* May vfio open D? -EBUSY when other functions of its group have to be bound first. */
-int vroom_device_check_group(const struct vroom_device *d);
-
-/*
- * The libpciaccess handle of a function, probed; libpciaccess stays initialised until as
- * many vroom_device_put() follow. NULL: no such function (errno says why).
- */
-struct pci_device *vroom_device_get(const char *bdf);
-void vroom_device_put(void);
 
 #endif

@@ -5,10 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <mntent.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -19,14 +17,15 @@
 
 struct holder {
 	const char *disk; /* nvme0n1 */
-	dev_t dev;	  /* of the disk or partition that is being looked at */
-	bool character;
-	unsigned long pid;
+	/* The disk, partition or character device that is being looked at. */
+	dev_t dev;
+	mode_t type;
+	const char *pid;
 	char *text;
 	size_t size;
 };
 
-static bool says(struct holder *h, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool says(struct holder *h, const char *format, ...)
 {
 	va_list args;
 
@@ -40,47 +39,31 @@ static bool same_device(const struct holder *h, const char *path)
 {
 	struct stat st;
 
-	return stat(path, &st) == 0 && st.st_rdev == h->dev &&
-	       (h->character ? S_ISCHR(st.st_mode) : S_ISBLK(st.st_mode));
+	return stat(path, &st) == 0 && st.st_rdev == h->dev && (st.st_mode & S_IFMT) == h->type;
 }
 
-static bool is_mounted(struct holder *h)
+/* Is it in a table of the kernel's, whose lines begin with a device and what that is used for? */
+static bool is_listed(struct holder *h, const char *table, const char *used_as)
 {
-	FILE *mounts = setmntent("/proc/self/mounts", "re");
-	struct mntent *m;
+	FILE *f = fopen(table, "re");
+	char line[2 * PATH_MAX], device[PATH_MAX], what[PATH_MAX];
 	bool found = false;
 
-	while (mounts && !found && (m = getmntent(mounts)))
-		if (same_device(h, m->mnt_fsname))
-			found = says(h, "mounted on %s", m->mnt_dir);
-	if (mounts)
-		endmntent(mounts);
-	return found;
-}
-
-static bool is_swap(struct holder *h)
-{
-	FILE *swaps = fopen("/proc/swaps", "re");
-	char line[PATH_MAX + 64], path[PATH_MAX];
-	bool found = false;
-
-	while (swaps && !found && fgets(line, sizeof(line), swaps))
-		if (sscanf(line, "%4095s", path) == 1 && same_device(h, path))
-			found = says(h, "in use as swap (%s)", path);
-	if (swaps)
-		fclose(swaps);
+	while (f && !found && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%4095s %4095s", device, what) == 2 && same_device(h, device))
+			found = says(h, "%s %s", used_as, what);
+	if (f)
+		fclose(f);
 	return found;
 }
 
 static bool on_holder(const char *name, void *arg)
 {
-	char path[PATH_MAX], dm[256];
+	char dm[256];
 
-	snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", name);
-	vroom_read_line(path, dm, sizeof(dm));
-	if (dm[0])
-		return says(arg, "part of the device-mapper volume %s (LVM, crypt, ...)", dm);
-	return says(arg, "part of %s", name);
+	vroom_read_line(dm, sizeof(dm), "/sys/class/block/%s/dm/name", name);
+	return dm[0] ? says(arg, "part of the device-mapper volume %s (LVM, crypt, ...)", dm)
+		     : says(arg, "part of %s", name);
 }
 
 static bool on_fd(const char *fd, void *arg)
@@ -88,53 +71,27 @@ static bool on_fd(const char *fd, void *arg)
 	struct holder *h = arg;
 	char path[PATH_MAX], comm[64];
 
-	snprintf(path, sizeof(path), "/proc/%lu/fd/%s", h->pid, fd);
+	snprintf(path, sizeof(path), "/proc/%s/fd/%s", h->pid, fd);
 	if (!same_device(h, path))
 		return false;
-	snprintf(path, sizeof(path), "/proc/%lu/comm", h->pid);
-	vroom_read_line(path, comm, sizeof(comm));
-	return says(h, "held open by %s (pid %lu)", comm, h->pid);
+	vroom_read_line(comm, sizeof(comm), "/proc/%s/comm", h->pid);
+	return says(h, "held open by %s (pid %s)", comm, h->pid);
 }
 
 static bool on_process(const char *pid, void *arg)
 {
 	struct holder *h = arg;
-	char path[PATH_MAX];
 
-	if (!isdigit((unsigned char)pid[0]))
-		return false;
-	h->pid = strtoul(pid, NULL, 10);
-	snprintf(path, sizeof(path), "/proc/%s/fd", pid);
-	return vroom_for_entries(path, on_fd, h);
+	h->pid = pid;
+	return isdigit((unsigned char)pid[0]) && vroom_for_entries(on_fd, h, "/proc/%s/fd", pid);
 }
 
-/* NAME: nvme0n1, nvme0n1p1, ng0n1 or nvme0. */
-static bool is_held(struct holder *h, const char *name, bool character)
+/* By somebody whom the rest does not see, such as a mount in another mount namespace. */
+static bool is_claimed(struct holder *h, const char *name)
 {
-	char path[PATH_MAX], text[32];
-	unsigned major, minor;
+	char path[PATH_MAX];
 	int fd;
 
-	snprintf(path, sizeof(path), "/sys/%s/%s/dev",
-		 !character		  ? "class/block"
-		 : strncmp(name, "ng", 2) ? "class/nvme"
-					  : "class/nvme-generic",
-		 name);
-	vroom_read_line(path, text, sizeof(text));
-	if (sscanf(text, "%u:%u", &major, &minor) != 2)
-		return false;
-	h->dev = makedev(major, minor);
-	h->character = character;
-	if (!character) {
-		snprintf(path, sizeof(path), "/sys/class/block/%s/holders", name);
-		if (is_mounted(h) || is_swap(h) || vroom_for_entries(path, on_holder, h))
-			return true;
-	}
-	if (vroom_for_entries("/proc", on_process, h))
-		return true;
-	if (character)
-		return false;
-	/* What the above does not see, such as a mount in another mount namespace. */
 	snprintf(path, sizeof(path), "/dev/%s", name);
 	fd = open(path, O_RDONLY | O_EXCL | O_CLOEXEC);
 	if (fd >= 0)
@@ -142,12 +99,32 @@ static bool is_held(struct holder *h, const char *name, bool character)
 	return fd < 0 && errno == EBUSY && says(h, "claimed by the kernel or another container");
 }
 
+/* Is there a NAME (nvme0n1, nvme0n1p1, ng0n1, nvme0) in this class of devices, and held? */
+static bool is_held(struct holder *h, const char *name, const char *class)
+{
+	bool block = !strcmp(class, "block");
+	unsigned major, minor;
+	char text[32];
+
+	vroom_read_line(text, sizeof(text), "/sys/class/%s/%s/dev", class, name);
+	if (sscanf(text, "%u:%u", &major, &minor) != 2)
+		return false;
+	h->dev = makedev(major, minor);
+	h->type = block ? S_IFBLK : S_IFCHR;
+	if (!block)
+		return vroom_for_entries(on_process, h, "/proc");
+	return is_listed(h, "/proc/self/mounts", "mounted on") ||
+	       is_listed(h, "/proc/swaps", "in use as swap") ||
+	       vroom_for_entries(on_holder, h, "/sys/class/block/%s/holders", name) ||
+	       vroom_for_entries(on_process, h, "/proc") || is_claimed(h, name);
+}
+
 static bool on_partition(const char *name, void *arg)
 {
 	struct holder *h = arg;
 	size_t disk = strlen(h->disk);
 
-	return strncmp(name, h->disk, disk) == 0 && name[disk] == 'p' && is_held(h, name, false);
+	return strncmp(name, h->disk, disk) == 0 && name[disk] == 'p' && is_held(h, name, "block");
 }
 
 bool vroom_device_holder(const char *bdf, char *text, size_t size)
@@ -155,19 +132,14 @@ bool vroom_device_holder(const char *bdf, char *text, size_t size)
 	struct vroom_device_name names[VROOM_NAMES_MAX];
 	struct holder h = { .text = text, .size = size };
 	int count = vroom_device_names(bdf, names, VROOM_NAMES_MAX);
-	char path[PATH_MAX];
+	bool held = false;
 
 	text[0] = '\0';
-	for (int i = 0; i < count; i++) {
+	for (int i = 0; i < count && !held; i++) {
 		h.disk = names[i].name;
-		if (!vroom_is_namespace(h.disk)) {
-			if (is_held(&h, h.disk, true))
-				return true;
-			continue;
-		}
-		snprintf(path, sizeof(path), "/sys/class/block/%.63s", h.disk);
-		if (vroom_for_entries(path, on_partition, &h) || is_held(&h, h.disk, false))
-			return true;
+		held = vroom_for_entries(on_partition, &h, "/sys/class/block/%s", h.disk) ||
+		       is_held(&h, h.disk, "block") || is_held(&h, h.disk, "nvme-generic") ||
+		       is_held(&h, h.disk, "nvme");
 	}
-	return false;
+	return held;
 }

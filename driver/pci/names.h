@@ -31,16 +31,7 @@ int vroom_device_names(const char *bdf, struct vroom_device_name *names, int max
 /* The same as it was when `vroom bind` took the function: it goes on to be called so. */
 int vroom_device_recorded_names(const char *bdf, struct vroom_device_name *names, int max);
 
-/* nvme0n1 is a namespace; nvme0c0n1 is a hidden path to one, nvme0n1p1 a part of one. */
-bool vroom_is_namespace(const char *name);
-
-/*
- * What the kernel's driver knows of the device, or knew when `vroom bind` took it: "model",
- * "serial", "firmware_rev", "bytes" (of all namespaces). False, and "" in OUT: unknown.
- */
-bool vroom_device_fact(const char *bdf, const char *key, char *out, size_t size);
-
-/* A line "KEY value" of the function's record; false: there is none. */
-bool vroom_device_record(const char *bdf, const char *key, char *out, size_t size);
+/* The value of the NTH line "KEY value" of the function's record; false: there is none. */
+bool vroom_device_record(const char *bdf, const char *key, int nth, char *out, size_t size);
 
 #endif

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,16 +29,13 @@ static int open_plain(const char *path, int flags)
 	return -EMLINK;
 }
 
-/* Opens the lock file of a function, to WRITE or to look; an ordinary user may be its owner as
- * well. */
+/* Opens the lock file of a function, to WRITE or to look; any user may own the function. */
 static int open_lock_file(const char *bdf, bool write)
 {
 	int fd, flags = write ? O_RDWR : O_RDONLY;
-	char path[PATH_MAX];
+	char path[64];
 
 	snprintf(path, sizeof(path), "/run/lock/vroom-%s", bdf);
-	if (access("/run/lock", F_OK) != 0)
-		snprintf(path, sizeof(path), "/tmp/vroom-%s.lock", bdf);
 	/* Another user's file must not be opened with O_CREAT (fs.protected_regular). */
 	fd = open_plain(path, flags);
 	if (fd == -ENOENT && write) {
@@ -50,25 +46,22 @@ static int open_lock_file(const char *bdf, bool write)
 			fd = open_plain(path, flags);
 	}
 	if (fd == -EMLINK)
-		return vroom_fail(EPERM,
-				  "%s: %s is a link or no plain file, and not vroom's lock file; "
-				  "see who put it there, and remove it",
-				  bdf, path);
+		return vroom_fail_on(bdf, EPERM,
+				     "%s is a link or no plain file, and not vroom's lock file; "
+				     "see who put it there, and remove it",
+				     path);
 	if (fd < 0)
-		return vroom_fail(-fd, "%s: cannot open the lock file %s: %s", bdf, path,
-				  strerror(-fd));
+		return vroom_fail_on(bdf, -fd, "cannot open the lock file %s: %s", path,
+				     strerror(-fd));
 	return fd;
 }
 
 /* A lock of the open file, which forked processes share (fcntl(2), open file description). */
-static struct flock whole_file(void)
-{
-	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET };
-}
+static const struct flock whole_file = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
 
 int vroom_device_owner(const char *bdf)
 {
-	struct flock lock = whole_file();
+	struct flock lock = whole_file;
 	int ret = 0, fd = open_lock_file(bdf, false);
 	char pid[32] = "";
 
@@ -77,8 +70,8 @@ int vroom_device_owner(const char *bdf)
 	if (fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) {
 		if (pread(fd, pid, sizeof(pid) - 1, 0) < 0)
 			pid[0] = '\0';
-		ret = vroom_fail(EBUSY, "%s: in use by another vroom, pid %d or a job of it", bdf,
-				 atoi(pid));
+		ret = vroom_fail_on(bdf, EBUSY, "in use by another vroom, pid %d or a job of it",
+				    atoi(pid));
 	}
 	close(fd);
 	return ret;
@@ -86,19 +79,17 @@ int vroom_device_owner(const char *bdf)
 
 int vroom_device_lock(const char *bdf, int *out)
 {
-	struct flock lock = whole_file();
 	int fd = open_lock_file(bdf, true);
 
 	if (fd < 0)
 		return fd;
-	if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+	if (fcntl(fd, F_OFD_SETLK, &whole_file) != 0) {
 		close(fd);
 		return vroom_device_owner(bdf);
 	}
 	if (ftruncate(fd, 0) != 0 || dprintf(fd, "%d\n", getpid()) < 0) {
 		close(fd);
-		return vroom_fail(errno, "%s: cannot write the lock file: %s", bdf,
-				  strerror(errno));
+		return vroom_fail_on(bdf, errno, "cannot write the lock file: %s", strerror(errno));
 	}
 	*out = fd;
 	return 0;

@@ -2,54 +2,59 @@
 #include "pci/sysfs.h"
 
 #include <dirent.h>
-#include <libgen.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-void vroom_read_line(const char *path, char *out, size_t size)
+void vroom_read_line(char *out, size_t size, const char *path, ...)
 {
-	FILE *f = fopen(path, "re");
+	char real[PATH_MAX];
+	va_list args;
+	FILE *f;
 
+	va_start(args, path);
+	vsnprintf(real, sizeof(real), path, args);
+	va_end(args);
 	out[0] = '\0';
-	if (!f)
-		return;
-	if (fgets(out, (int)size, f))
+	f = fopen(real, "re");
+	if (f && fgets(out, (int)size, f))
 		out[strcspn(out, "\n")] = '\0';
-	fclose(f);
+	if (f)
+		fclose(f);
 }
 
-void vroom_device_attribute(const char *bdf, const char *name, char *out, size_t size)
+void vroom_read_link(char *out, size_t size, const char *path, ...)
 {
-	char path[PATH_MAX];
-
-	snprintf(path, sizeof(path), VROOM_PCI_DEVICES "/%s/%s", bdf, name);
-	vroom_read_line(path, out, size);
-}
-
-void vroom_device_link(const char *bdf, const char *link, char *out, size_t size)
-{
-	char path[PATH_MAX], target[PATH_MAX];
+	char real[PATH_MAX], target[PATH_MAX];
+	va_list args;
 	ssize_t n;
 
-	snprintf(path, sizeof(path), VROOM_PCI_DEVICES "/%s/%s", bdf, link);
-	n = readlink(path, target, sizeof(target) - 1);
+	va_start(args, path);
+	vsnprintf(real, sizeof(real), path, args);
+	va_end(args);
+	n = readlink(real, target, sizeof(target) - 1);
 	target[n > 0 ? n : 0] = '\0';
-	snprintf(out, size, "%s", n > 0 ? basename(target) : "");
+	snprintf(out, size, "%s", basename(target));
 }
 
-bool vroom_for_entries(const char *path, bool (*each)(const char *name, void *arg), void *arg)
+bool vroom_for_entries(bool (*each)(const char *name, void *arg), void *arg, const char *path, ...)
 {
-	DIR *dir = opendir(path);
+	char real[PATH_MAX];
 	struct dirent *entry;
 	bool stop = false;
+	va_list args;
+	DIR *dir;
 
-	if (!dir)
-		return false;
-	while (!stop && (entry = readdir(dir)))
+	va_start(args, path);
+	vsnprintf(real, sizeof(real), path, args);
+	va_end(args);
+	dir = opendir(real);
+	while (dir && !stop && (entry = readdir(dir)))
 		if (entry->d_name[0] != '.')
 			stop = each(entry->d_name, arg);
-	closedir(dir);
+	if (dir)
+		closedir(dir);
 	return stop;
 }

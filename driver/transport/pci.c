@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Transport pci: a function without a driver (or on uio_pci_generic), without an IOMMU in
- * between. libpciaccess enables and maps it; DMA addresses are physical ones, of hugetlbfs
- * pages, which the kernel neither moves nor swaps. The pages have names (core/dma.c): after
- * a kill the controller goes on writing to them, and nobody else gets them before the next
- * owner has disabled the controller.
+ * Transport pci: a function without a driver (or on uio_pci_generic) and without an IOMMU in
+ * between. Addresses are physical ones, of hugetlbfs pages, which the kernel neither moves nor
+ * swaps. The pages have names (core/dma_pool.c): after a kill the controller goes on writing to
+ * them, and nobody else gets them before the next owner has disabled the controller.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/pci_regs.h>
+#include <pciaccess.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,18 +40,14 @@ struct pci {
 static int pci_read(struct vroom_transport *t, uint32_t offset, void *value, unsigned width,
 		    unsigned timeout_ms)
 {
-	const struct pci *p = (const struct pci *)t;
-
 	(void)timeout_ms;
-	vroom_mmio_read(p->bar0 + offset, value, width);
+	vroom_mmio_read(((const struct pci *)t)->bar0 + offset, value, width);
 	return 0;
 }
 
 static int pci_write(struct vroom_transport *t, uint32_t offset, const void *value, unsigned width)
 {
-	const struct pci *p = (const struct pci *)t;
-
-	vroom_mmio_write(p->bar0 + offset, value, width);
+	vroom_mmio_write(((const struct pci *)t)->bar0 + offset, value, width);
 	return 0;
 }
 
@@ -58,25 +55,25 @@ static int pci_write(struct vroom_transport *t, uint32_t offset, const void *val
 static int pci_dma_map(struct vroom_transport *t, struct vroom_dma_map *m)
 {
 	const struct pci *p = (const struct pci *)t;
+	const uint64_t frame = (1ull << 55) - 1, page = (uint64_t)sysconf(_SC_PAGESIZE);
 	int ret = 0, fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0)
-		return vroom_fail(errno, "%s: cannot open /proc/self/pagemap: %s", p->name,
-				  strerror(errno));
+		return vroom_fail_on(p->name, errno, "cannot open /proc/self/pagemap: %s",
+				     strerror(errno));
 	for (size_t i = 0; i < m->bytes >> m->page_shift && !ret; i++) {
 		uintptr_t va = (uintptr_t)m->va + (i << m->page_shift);
-		off_t at = (off_t)(va / (uintptr_t)sysconf(_SC_PAGESIZE) * sizeof(uint64_t));
-		uint64_t entry = 0;
+		uint64_t entry;
 
-		if (pread(fd, &entry, sizeof(entry), at) != sizeof(entry))
-			entry = 0;
 		/* Bit 63: present; bits 0-54: the frame, zero without CAP_SYS_ADMIN. */
-		if (!(entry >> 63) || !(entry & ((1ull << 55) - 1)))
-			ret = vroom_fail(EPERM,
-					 "%s: physical addresses are shown to root only; run as "
-					 "root, or use an IOMMU (vfio-pci)",
-					 p->name);
-		m->page_iova[i] = (entry & ((1ull << 55) - 1)) * (uint64_t)sysconf(_SC_PAGESIZE);
+		if (pread(fd, &entry, sizeof(entry), (off_t)(va / page * sizeof(entry))) !=
+			    sizeof(entry) ||
+		    !(entry >> 63) || !(entry & frame))
+			ret = vroom_fail_on(p->name, EPERM,
+					    "physical addresses are shown to root only; run as "
+					    "root, or use an IOMMU (vfio-pci)");
+		else
+			m->page_iova[i] = (entry & frame) * page;
 	}
 	close(fd);
 	m->iova = m->page_iova[0];
@@ -89,7 +86,7 @@ static int pci_allow_dma(struct vroom_transport *t)
 	struct pci *p = (struct pci *)t;
 	int err = pci_device_cfg_write_u16(p->dev, p->command | PCI_COMMAND_MASTER, PCI_COMMAND);
 
-	return err ? vroom_fail(err, "%s: cannot enable bus mastering: %s", p->name, strerror(err))
+	return err ? vroom_fail_on(p->name, err, "cannot enable bus mastering: %s", strerror(err))
 		   : 0;
 }
 
@@ -106,7 +103,7 @@ static int pci_cut_off(struct vroom_transport *t)
 	if (!err)
 		err = pci_device_cfg_read_u16(p->dev, &now, PCI_COMMAND);
 	return err || now & PCI_COMMAND_MASTER
-		       ? vroom_fail(EIO, "%s: cannot disable bus mastering", p->name)
+		       ? vroom_fail_on(p->name, EIO, "cannot disable bus mastering")
 		       : 0;
 }
 
@@ -115,7 +112,7 @@ static int write_attribute(const struct pci *p, const char *name, const char *va
 	char path[128];
 	int fd, ret = 0;
 
-	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/%s", p->device.bdf, name);
+	snprintf(path, sizeof(path), VROOM_PCI_DEVICES "/%s/%s", p->device.bdf, name);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0 || write(fd, value, strlen(value)) < 0)
 		ret = -errno;
@@ -130,8 +127,8 @@ static int pci_reset(struct vroom_transport *t)
 	const struct pci *p = (const struct pci *)t;
 	int ret = write_attribute(p, "reset", "1");
 
-	return ret ? vroom_fail(-ret, "%s: the function cannot be reset: %s", p->name,
-				strerror(-ret))
+	return ret ? vroom_fail_on(p->name, -ret, "the function cannot be reset: %s",
+				   strerror(-ret))
 		   : 0;
 }
 
@@ -152,11 +149,28 @@ static void pci_close(struct vroom_transport *t, bool owner)
 		write_attribute(p, "enable", "0");
 	if (p->bar0)
 		pci_device_unmap_range(p->dev, (void *)(uintptr_t)p->bar0, p->bar0_bytes);
-	if (p->dev)
-		vroom_device_put();
 	if (p->lock_fd >= 0)
 		close(p->lock_fd);
 	free(p);
+}
+
+static void init_libpciaccess(void)
+{
+	pci_system_init(); /* where this fails, no function is found */
+}
+
+/* libpciaccess' handle of the function, NULL: there is none. */
+static struct pci_device *find_function(const char *bdf)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	unsigned domain, bus, device, function;
+	struct pci_device *dev;
+
+	pthread_once(&once, init_libpciaccess);
+	if (sscanf(bdf, "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4)
+		return NULL;
+	dev = pci_device_find_by_slot(domain, bus, device, function);
+	return dev && pci_device_probe(dev) == 0 ? dev : NULL;
 }
 
 static int map_bar0(struct pci *p)
@@ -166,25 +180,22 @@ static int map_bar0(struct pci *p)
 	void *map = NULL;
 	int err;
 
-	p->dev = vroom_device_get(p->device.bdf);
+	p->dev = find_function(p->device.bdf);
 	if (!p->dev)
-		return vroom_fail(errno, "%s: libpciaccess finds no such function: %s", p->name,
-				  strerror(errno));
+		return vroom_fail_on(p->name, ENODEV, "libpciaccess finds no such function");
 	bar = &p->dev->regions[0];
 	if (bar->is_IO || bar->size < NVME_REG_DOORBELLS + 4096)
-		return vroom_fail(ENODEV, "%s: BAR0 is no NVMe register file (%llu bytes)", p->name,
-				  (unsigned long long)bar->size);
-	vroom_device_attribute(p->device.bdf, "enable", enabled, sizeof(enabled));
+		return vroom_fail_on(p->name, ENODEV, "BAR0 is no NVMe register file (%llu bytes)",
+				     (unsigned long long)bar->size);
+	vroom_read_line(enabled, sizeof(enabled), VROOM_PCI_DEVICES "/%s/enable", p->device.bdf);
 	if (!strcmp(enabled, "0")) {
 		pci_device_enable(p->dev); /* power state D0, memory decoding */
 		p->enabled = true;
 	}
 	err = pci_device_cfg_read_u16(p->dev, &p->found, PCI_COMMAND);
 	if (!err && p->found == UINT16_MAX)
-		return vroom_fail(ENODEV,
-				  "%s: configuration space reads all ones: the device is "
-				  "gone",
-				  p->name);
+		return vroom_fail_on(p->name, ENODEV,
+				     "configuration space reads all ones: the device is gone");
 	/* Still bus master after a kill, until the core has disabled it. Nobody serves its INTx. */
 	p->command = p->found | PCI_COMMAND_MEMORY | PCI_COMMAND_INTX_DISABLE;
 	if (!err)
@@ -194,13 +205,11 @@ static int map_bar0(struct pci *p)
 	if (!err)
 		err = pci_device_map_range(p->dev, bar->base_addr, bar->size,
 					   PCI_DEV_MAP_FLAG_WRITABLE, &map);
-	if (err == EPERM || err == EACCES)
-		return vroom_fail(err,
-				  "%s: cannot map BAR0: %s; it takes root and a kernel that is not "
-				  "locked down (or vfio-pci, with an IOMMU)",
-				  p->name, strerror(err));
 	if (err)
-		return vroom_fail(err, "%s: cannot map BAR0: %s", p->name, strerror(err));
+		return vroom_fail_on(p->name, err,
+				     "cannot map BAR0: %s; it takes root and a kernel that is not "
+				     "locked down (or vfio-pci, with an IOMMU)",
+				     strerror(err));
 	p->bar0 = map;
 	p->bar0_bytes = bar->size;
 	p->base.doorbells = (volatile uint32_t *)(p->bar0 + NVME_REG_DOORBELLS);
@@ -215,25 +224,23 @@ static int pci_open(const struct vroom_address *addr, const struct vroom_transpo
 	int ret;
 
 	if (!p)
-		return vroom_fail(ENOMEM, "%s: out of memory", addr->text);
+		return vroom_fail_on(addr->text, ENOMEM, "out of memory");
 	p->base.ops = &vroom_transport_pci;
 	p->name = addr->text;
 	p->lock_fd = -1;
 	ret = vroom_device_look(addr->path, &p->device);
 	if (!ret && opts->interrupts)
-		ret = vroom_fail(ENOTSUP,
-				 "%s: interrupts take vfio-pci and an IOMMU; use wait=poll",
-				 p->name);
+		ret = vroom_fail_on(p->name, ENOTSUP,
+				    "interrupts take vfio-pci and an IOMMU; use wait=poll");
 	if (!ret && p->device.iommu_translates)
-		ret = vroom_fail(ENOTSUP,
-				 "%s: an IOMMU translates the device's addresses; give it to "
-				 "vfio-pci: vroom bind %s",
-				 p->name, p->device.bdf);
+		ret = vroom_fail_on(p->name, ENOTSUP,
+				    "an IOMMU translates the device's addresses; give it to "
+				    "vfio-pci: vroom bind %s",
+				    p->device.bdf);
 	if (!ret && geteuid() != 0)
-		ret = vroom_fail(EPERM,
-				 "%s: without an IOMMU only root may drive a device; run as "
-				 "root, or give the device to vfio-pci",
-				 p->name);
+		ret = vroom_fail_on(p->name, EPERM,
+				    "without an IOMMU only root may drive a device; run as root, "
+				    "or give the device to vfio-pci");
 	if (!ret)
 		ret = vroom_device_lock(p->device.bdf, &p->lock_fd);
 	if (!ret)

@@ -129,11 +129,12 @@ def test_intx_is_off_while_polling_and_as_before_afterwards(guest, drive):
     good(main.bind("--driver", "none"))
     before = command_register(guest, main.bdf)
     assert not before & 0x400
-    running = guest.start(f"exec vroom perf -t 4 {main.bdf}")
+    running = guest.start(f"exec vroom perf -t 60 {main.bdf}")
     guest.run(
         f"until vroom list | grep '^{main.bdf}' | grep -q 'in use'; do sleep 0.1; done; sleep 1"
     )
     during = command_register(guest, main.bdf)
+    guest.run("pkill -INT -x vroom")
     good(guest.finish(running))
     assert during & 0x404 == 0x404  # INTx off, bus master on
     assert command_register(guest, main.bdf) == before & ~4

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "base/size.h"
+#include "emulator/size.h"
 
 #include <ctype.h>
 #include <errno.h>
