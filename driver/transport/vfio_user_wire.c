@@ -69,24 +69,24 @@ static int is_complete(const struct vfio_user_inbox *in, size_t received)
 
 int vfio_user_receive(int socket, struct vfio_user_inbox *in)
 {
-	int complete;
+	int complete = is_complete(in, in->received);
+	ssize_t n;
 
-	while (!(complete = is_complete(in, in->received))) {
-		ssize_t n = recv(socket, in->bytes + in->received, sizeof(in->bytes) - in->received,
-				 MSG_PEEK | MSG_DONTWAIT);
-
-		if (n < 0)
-			return errno == EAGAIN ? 0 : -errno;
-		if (n == 0)
-			return -EPIPE;
-		complete = is_complete(in, in->received + (size_t)n);
-		if (complete < 0)
-			return complete;
-		/* Who is killed while it takes a whole message took all of it or nothing. */
-		in->taking = in->received || !complete;
-		take(socket, in, complete ? in->header.msg_size - in->received : (size_t)n);
-		in->taking = false;
-	}
+	if (complete)
+		return complete;
+	n = recv(socket, in->bytes + in->received, sizeof(in->bytes) - in->received,
+		 MSG_PEEK | MSG_DONTWAIT);
+	if (n < 0)
+		return errno == EAGAIN ? 0 : -errno;
+	if (n == 0)
+		return -EPIPE;
+	complete = is_complete(in, in->received + (size_t)n);
+	if (complete < 0)
+		return complete;
+	/* Who is killed while it takes a whole message took all of it or nothing. */
+	in->taking = in->received || !complete;
+	take(socket, in, complete ? in->header.msg_size - in->received : (size_t)n);
+	in->taking = false;
 	return complete;
 }
 

@@ -112,8 +112,8 @@ struct vfio_user_inbox {
 };
 
 /*
- * Takes what the socket holds of one message, without waiting. 1: it is complete; 0: more is to
- * come; -EMSGSIZE: it is no message; else the connection is lost.
+ * Takes what a look at the socket finds of one message, without waiting. 1: it is complete; 0: more
+ * is to come; -EMSGSIZE: it is no message; else the connection is lost.
  */
 int vfio_user_receive(int socket, struct vfio_user_inbox *in);
 
