@@ -90,7 +90,7 @@ int main(int argc, char **argv)
 			.opcode = NVME_CMD_READ,
 			.cid = (uint16_t)cid,
 			.nsid = ns.nsid,
-			.prp1 = (uintptr_t)buffers + cid * 4096ul + l.qp->window.delta,
+			.prp1 = (uintptr_t)buffers + cid * 4096ul + l.qp->range.delta,
 			.cdw12 = (4096u >> ns.lba_shift) - 1,
 		};
 	printf("%.0f\n", run(&l, depth, atof(argv[3])));

@@ -24,7 +24,7 @@
  * known to be off.
  */
 #define VROOM_MAX_MAPPINGS 256 /* of a space, over all processes */
-#define VROOM_MAX_WINDOWS  1024
+#define VROOM_MAX_RANGES   1024
 #define VROOM_MAX_REGIONS  32 /* of a pool, in one process; each is larger than the one before */
 #define VROOM_MAX_SPACES   64 /* that reach a pool */
 #define VROOM_DMA_UNIT	   4096ul      /* of allocation, and the least alignment */
@@ -56,8 +56,8 @@ struct vroom_dma_space {
 	 */
 	char prefix[32];
 	struct vroom_dma_space_shared *shared;
-	struct vroom_dma_window window[VROOM_MAX_WINDOWS]; /* in no order */
-	unsigned windows;
+	struct vroom_dma_range range[VROOM_MAX_RANGES]; /* in no order */
+	unsigned ranges;
 };
 
 int vroom_space_init(struct vroom_dma_space *s, struct vroom_transport *t, const char *name);
@@ -74,8 +74,8 @@ int vroom_space_unmap(struct vroom_dma_space *s, const void *va, size_t bytes);
 /* Takes away what dead processes had mapped. Nothing may use it any more. */
 void vroom_space_unmap_dead(struct vroom_dma_space *s);
 
-/* The window around VA; -EFAULT: the controller does not see it. */
-int vroom_space_find(struct vroom_dma_space *s, const void *va, struct vroom_dma_window *out);
+/* The range around VA; -EFAULT: the controller does not see it. */
+int vroom_space_find(struct vroom_dma_space *s, const void *va, struct vroom_dma_range *out);
 /* Does the controller see any of BYTES at VA? */
 bool vroom_space_overlaps(struct vroom_dma_space *s, const void *va, size_t bytes);
 /* Where the controller sees VA, which must be memory of its own (queues, lists). */
@@ -138,17 +138,17 @@ void vroom_pool_free_dead(struct vroom_dma_pool *p);
 /* A list being written. */
 struct vroom_prps {
 	size_t page_size;
-	struct vroom_dma_window window; /* where memory was found last, or is likely to be found */
-	uint64_t *list;			/* VROOM_PRP_LIST_ENTRIES long */
+	struct vroom_dma_range range; /* where memory was found last, or is likely to be found */
+	uint64_t *list;		      /* VROOM_PRP_LIST_ENTRIES long */
 	uint64_t prp1;
 	uint64_t second; /* the second entry, which the list begins with if there is a third */
 	unsigned pages;
 	bool open; /* the last page ended before its end: nothing can follow */
 };
 
-/* Begins a list in LIST for pages of PAGE_SIZE bytes. WINDOW: a place to look first, or NULL. */
+/* Begins a list in LIST for pages of PAGE_SIZE bytes. RANGE: a place to look first, or NULL. */
 void vroom_prp_begin(struct vroom_prps *p, size_t page_size, uint64_t *list,
-		     const struct vroom_dma_window *window);
+		     const struct vroom_dma_range *range);
 
 /*
  * Adds BYTES at VA. 0; -EFAULT: SPACE does not see all of it; -EINVAL: PRP entries cannot describe
@@ -353,11 +353,11 @@ struct vroom_request {
 
 /* What vroom_poll() does beside reaping; watchdog.c. */
 struct vroom_watchdog {
-	uint64_t tick_ms;      /* milliseconds of a deadline tick */
-	uint32_t tick;	       /* now */
-	uint32_t ticks;	       /* of a command's deadline */
-	uint32_t long_ticks;   /* of commands that may work on a whole drive */
-	uint64_t next_tick_ms; /* when it advances */
+	uint64_t tick_ms;	/* milliseconds of a deadline tick */
+	uint32_t deadline_tick; /* now */
+	uint32_t ticks;		/* of a command's deadline */
+	uint32_t long_ticks;	/* of commands that may work on a whole drive */
+	uint64_t next_tick_ms;	/* when it advances */
 	uint64_t next_alive_ms, next_csts_ms;
 	/* looks at the clock: when the last was, and how many events lie between two */
 	uint64_t last_clock_ms, last_busy_ms;
@@ -400,11 +400,11 @@ struct vroom_qpair_cold {
 	int eventfd;	     /* signalled by the completion queue's interrupt; -1: none */
 };
 
-/* Sets a window that no address is in, until one is found. */
-static inline void vroom_qpair_forget_window(struct vroom_qpair *qp)
+/* Sets a range that no address is in, until one is found. */
+static inline void vroom_qpair_forget_range(struct vroom_qpair *qp)
 {
-	qp->window.base = UINTPTR_MAX / 2;
-	qp->window.bytes = 2 * qp->ctrlr->page_size;
+	qp->range.base = UINTPTR_MAX / 2;
+	qp->range.bytes = 2 * qp->ctrlr->page_size;
 }
 
 /* Holds all free slots back: nothing is submitted, and each poll comes to vroom_poll_rest(). */
@@ -432,7 +432,7 @@ static inline bool vroom_is_long(uint8_t opcode)
 /* As vroom_qpair.deadline, for those. */
 static inline uint32_t vroom_long_deadline(const struct vroom_watchdog *w)
 {
-	return w->tick + w->long_ticks + 1;
+	return w->deadline_tick + w->long_ticks + 1;
 }
 
 /*

@@ -86,10 +86,10 @@ static uint64_t find_iova(const struct vroom_dma_space_shared *sh, size_t bytes)
 	return iova;
 }
 
-static int add_windows(struct vroom_dma_space *s, const struct vroom_dma_map *map)
+static int add_ranges(struct vroom_dma_space *s, const struct vroom_dma_map *map)
 {
 	size_t page = 1ul << map->page_shift, pages = map->bytes >> map->page_shift;
-	struct vroom_dma_window *w = NULL;
+	struct vroom_dma_range *w = NULL;
 
 	for (size_t i = 0; i < pages; i++) {
 		uintptr_t va = (uintptr_t)map->va + i * page;
@@ -99,24 +99,24 @@ static int add_windows(struct vroom_dma_space *s, const struct vroom_dma_map *ma
 			w->bytes += page;
 			continue;
 		}
-		if (s->windows == VROOM_MAX_WINDOWS)
+		if (s->ranges == VROOM_MAX_RANGES)
 			return vroom_fail_on(s->name, ENOMEM, "memory is in more than %d pieces",
-					     VROOM_MAX_WINDOWS);
-		w = &s->window[s->windows];
-		*w = (struct vroom_dma_window){ .base = va, .bytes = page, .delta = delta };
+					     VROOM_MAX_RANGES);
+		w = &s->range[s->ranges];
+		*w = (struct vroom_dma_range){ .base = va, .bytes = page, .delta = delta };
 		/* Release: who forks at this instant copies a list that is whole. */
-		__atomic_store_n(&s->windows, s->windows + 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&s->ranges, s->ranges + 1, __ATOMIC_RELEASE);
 	}
 	return 0;
 }
 
-static void remove_windows(struct vroom_dma_space *s, const void *va, size_t bytes)
+static void remove_ranges(struct vroom_dma_space *s, const void *va, size_t bytes)
 {
-	for (unsigned i = s->windows; i-- > 0;) {
-		if (s->window[i].base - (uintptr_t)va >= bytes)
+	for (unsigned i = s->ranges; i-- > 0;) {
+		if (s->range[i].base - (uintptr_t)va >= bytes)
 			continue;
-		s->window[i] = s->window[s->windows - 1];
-		__atomic_store_n(&s->windows, s->windows - 1, __ATOMIC_RELEASE);
+		s->range[i] = s->range[s->ranges - 1];
+		__atomic_store_n(&s->ranges, s->ranges - 1, __ATOMIC_RELEASE);
 	}
 }
 
@@ -157,9 +157,9 @@ static int map_locked(struct vroom_dma_space *s, struct vroom_dma_map *map, uint
 		return ret;
 	}
 	m->iova = map->iova;
-	ret = add_windows(s, map);
+	ret = add_ranges(s, map);
 	if (ret) {
-		remove_windows(s, map->va, map->bytes);
+		remove_ranges(s, map->va, map->bytes);
 		unmap_locked(s, m);
 	}
 	return ret;
@@ -182,7 +182,7 @@ int vroom_space_map(struct vroom_dma_space *s, struct vroom_dma_map *map, uint32
 int vroom_space_unmap(struct vroom_dma_space *s, const void *va, size_t bytes)
 {
 	struct vroom_dma_mapping *m = s->shared->mapping, *end = m + VROOM_MAX_MAPPINGS;
-	struct vroom_dma_window w;
+	struct vroom_dma_range w;
 	int ret = -ENOENT;
 
 	if (vroom_space_find(s, va, &w))
@@ -193,7 +193,7 @@ int vroom_space_unmap(struct vroom_dma_space *s, const void *va, size_t bytes)
 	if (m < end)
 		ret = unmap_locked(s, m);
 	if (!ret)
-		remove_windows(s, va, bytes);
+		remove_ranges(s, va, bytes);
 	vroom_unlock(&s->shared->lock);
 	return ret;
 }
@@ -209,23 +209,23 @@ void vroom_space_unmap_dead(struct vroom_dma_space *s)
 	vroom_unlock(&s->shared->lock);
 }
 
-/* The window that has any of BYTES at VA, or NULL. The lock is held. */
-static const struct vroom_dma_window *window_at(const struct vroom_dma_space *s, const void *va,
-						size_t bytes)
+/* The range that has any of BYTES at VA, or NULL. The lock is held. */
+static const struct vroom_dma_range *range_at(const struct vroom_dma_space *s, const void *va,
+					      size_t bytes)
 {
-	for (const struct vroom_dma_window *w = s->window; w < s->window + s->windows; w++)
+	for (const struct vroom_dma_range *w = s->range; w < s->range + s->ranges; w++)
 		if ((uintptr_t)va < w->base + w->bytes && w->base < (uintptr_t)va + bytes)
 			return w;
 	return NULL;
 }
 
-int vroom_space_find(struct vroom_dma_space *s, const void *va, struct vroom_dma_window *out)
+int vroom_space_find(struct vroom_dma_space *s, const void *va, struct vroom_dma_range *out)
 {
-	const struct vroom_dma_window *w;
+	const struct vroom_dma_range *w;
 
 	vroom_lock(&s->shared->lock);
-	w = window_at(s, va, 1);
-	*out = w ? *w : (struct vroom_dma_window){ 0 };
+	w = range_at(s, va, 1);
+	*out = w ? *w : (struct vroom_dma_range){ 0 };
 	vroom_unlock(&s->shared->lock);
 	return w ? 0 : -EFAULT;
 }
@@ -235,14 +235,14 @@ bool vroom_space_overlaps(struct vroom_dma_space *s, const void *va, size_t byte
 	bool overlaps;
 
 	vroom_lock(&s->shared->lock);
-	overlaps = window_at(s, va, bytes);
+	overlaps = range_at(s, va, bytes);
 	vroom_unlock(&s->shared->lock);
 	return overlaps;
 }
 
 uint64_t vroom_space_iova(struct vroom_dma_space *s, const void *va)
 {
-	struct vroom_dma_window w;
+	struct vroom_dma_range w;
 
 	if (vroom_space_find(s, va, &w))
 		abort(); /* a bug: VA is not from the controller's own memory */

@@ -75,8 +75,8 @@ int vroom_dma_unregister(struct vroom_ctrlr *c, void *mem, size_t bytes)
 
 	vroom_lock(&c->shared->lock);
 	for (struct vroom_qpair *qp = c->first_qpair; qp && !ret; qp = qp->cold->next)
-		if (qp->window.base - (uintptr_t)mem < bytes)
-			vroom_qpair_forget_window(qp);
+		if (qp->range.base - (uintptr_t)mem < bytes)
+			vroom_qpair_forget_range(qp);
 	vroom_unlock(&c->shared->lock);
 	if (ret == -ENOENT)
 		return vroom_fail_on(c->name, ENOENT, "the memory was not registered so");

@@ -2,11 +2,11 @@
 #include "core/core.h"
 
 void vroom_prp_begin(struct vroom_prps *p, size_t page_size, uint64_t *list,
-		     const struct vroom_dma_window *window)
+		     const struct vroom_dma_range *range)
 {
 	*p = (struct vroom_prps){ .page_size = page_size, .list = list };
-	if (window)
-		p->window = *window;
+	if (range)
+		p->range = *range;
 }
 
 static int add_page(struct vroom_prps *p, uint64_t iova, size_t bytes)
@@ -33,7 +33,7 @@ static int add_page(struct vroom_prps *p, uint64_t iova, size_t bytes)
 int vroom_prp_add(struct vroom_prps *p, struct vroom_dma_space *space, const void *va, size_t bytes)
 {
 	uintptr_t at = (uintptr_t)va, end = at + bytes;
-	struct vroom_dma_window *w = &p->window;
+	struct vroom_dma_range *w = &p->range;
 	int ret = 0;
 
 	while (at < end && !ret) {

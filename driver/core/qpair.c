@@ -188,7 +188,7 @@ static struct vroom_qpair *new_qpair(struct vroom_ctrlr *c, unsigned depth)
 	qp->cold = cold;
 	cold->eventfd = -1;
 	qp->page_mask = c->page_size - 1;
-	vroom_qpair_forget_window(qp);
+	vroom_qpair_forget_range(qp);
 	set_sizes(qp, depth);
 	return qp;
 }
@@ -196,7 +196,7 @@ static struct vroom_qpair *new_qpair(struct vroom_ctrlr *c, unsigned depth)
 static int set_up(struct vroom_qpair *qp)
 {
 	struct vroom_ctrlr *c = qp->ctrlr;
-	struct vroom_dma_window w;
+	struct vroom_dma_range w;
 	int ret = c->opts.interrupts ? vroom_qpair_connect_interrupt(qp) : 0;
 
 	if (!ret)
@@ -205,7 +205,7 @@ static int set_up(struct vroom_qpair *qp)
 		return ret;
 	vroom_watchdog_init(qp);
 	if (!vroom_space_find(&c->space, qp->sq.entries, &w) && w.bytes >= 2 * c->page_size)
-		qp->window = w;
+		qp->range = w;
 	return create_queues(qp);
 }
 

@@ -93,10 +93,10 @@ static bool get_bounce(struct vroom_qpair *qp, struct vroom_slot_cold *slot, siz
 	return true;
 }
 
-/* Where the controller sees VA of our own, most likely in the window at hand. */
+/* Where the controller sees VA of our own, most likely in the range at hand. */
 static uint64_t iova_of(const struct vroom_qpair *qp, const void *va)
 {
-	const struct vroom_dma_window *w = &qp->window;
+	const struct vroom_dma_range *w = &qp->range;
 
 	if ((uintptr_t)va - w->base < w->bytes)
 		return (uintptr_t)va + w->delta;
@@ -109,14 +109,14 @@ static int map(struct vroom_qpair *qp, void *list, struct vroom_walk w, uint64_t
 	struct vroom_prps prps;
 	int ret = 0;
 
-	vroom_prp_begin(&prps, qp->ctrlr->page_size, list, &qp->window);
+	vroom_prp_begin(&prps, qp->ctrlr->page_size, list, &qp->range);
 	while (!ret && walk_next(&w))
 		ret = vroom_prp_add(&prps, &qp->ctrlr->space, w.at, w.bytes);
 	if (ret)
 		return ret;
 	/* The next buffer is likely to be near this one; translation wants two pages at least. */
-	if (prps.window.bytes > 2 * qp->page_mask + 1)
-		qp->window = prps.window;
+	if (prps.range.bytes > 2 * qp->page_mask + 1)
+		qp->range = prps.range;
 	prp[0] = prps.prp1;
 	prp[1] = vroom_prp_second(&prps, prps.pages > 2 ? iova_of(qp, list) : 0);
 	return 0;
@@ -291,7 +291,7 @@ void vroom_request_continue(struct vroom_qpair *qp)
 /* Perhaps, for an iovec; small parts do no harm. */
 static bool is_copied(struct vroom_qpair *qp, const struct vroom_io *io)
 {
-	struct vroom_dma_window w;
+	struct vroom_dma_range w;
 
 	if (io->iov)
 		return true;

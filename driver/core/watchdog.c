@@ -46,7 +46,7 @@ void vroom_watchdog_init(struct vroom_qpair *qp)
 	w->next_csts_ms = now + CSTS_INTERVAL_MS;
 	w->last_clock_ms = now;
 	w->calls_per_yield = w->calls_per_clock = w->rings_per_clock = 1;
-	qp->deadline = w->tick + w->ticks + 1;
+	qp->deadline = w->deadline_tick + w->ticks + 1;
 	qp->look_ticks = LOOK_TICKS;
 	qp->rings_to_look = 1;
 }
@@ -121,8 +121,8 @@ static void advance(struct vroom_qpair *qp, uint32_t ticks)
 	for (struct vroom_slot *s = qp->slots; s < qp->slots + qp->depth; s++)
 		if (s->deadline == qp->deadline || s->deadline == vroom_long_deadline(w))
 			s->deadline += ticks - 1;
-	w->tick += ticks;
-	qp->deadline = w->tick + w->ticks + 1;
+	w->deadline_tick += ticks;
+	qp->deadline = w->deadline_tick + w->ticks + 1;
 }
 
 /* Has the controller completed command CID, and only nobody reaped that yet? */
@@ -150,7 +150,7 @@ static int check_slots(struct vroom_qpair *qp, uint64_t now)
 	advance(qp, (uint32_t)VROOM_MIN((now - w->next_tick_ms) / w->tick_ms + 1, TICKS_AT_ONCE));
 	w->next_tick_ms = now + w->tick_ms;
 	first = first_deadline(qp);
-	if ((int32_t)(w->tick - first->deadline) <= 0 ||
+	if ((int32_t)(w->deadline_tick - first->deadline) <= 0 ||
 	    is_completed(qp, (uint32_t)(first - qp->slots)))
 		return 0;
 	is_long = vroom_is_long(vroom_slot_opcode(first));

@@ -90,7 +90,7 @@ struct vroom_slot {
 NVME_ASSERT(sizeof(struct vroom_slot) == 32 || sizeof(void *) != 8, "two commands in a cache line");
 
 /* A stretch of memory that the controller sees in one piece: address + delta. */
-struct vroom_dma_window {
+struct vroom_dma_range {
 	uintptr_t base;
 	size_t bytes;
 	uint64_t delta;
@@ -103,8 +103,8 @@ struct vroom_qpair {
 	uint32_t free_slot; /* the first free one; VROOM_NO_SLOT also while nothing may be submitted
 			     */
 	uint32_t deadline;  /* tick after which a command that is submitted now is late */
-	struct vroom_dma_window window; /* where the last buffer was found */
-	uint64_t page_mask;		/* CC.MPS as bytes, less 1 */
+	struct vroom_dma_range range; /* where the last buffer was found */
+	uint64_t page_mask;	      /* CC.MPS as bytes, less 1 */
 	struct vroom_cq cq;
 	uint32_t depth;
 	uint32_t blocked; /* failed, or a request is being split: free slots are held back */
@@ -268,12 +268,12 @@ static inline void vroom_prep_deallocate(struct vroom_io *io, const struct vroom
 
 /*
  * Finds the PRP entries of BYTES at VA (Base 4.1.1) where that is quick: memory within the last
- * window, at most two pages. What PRP2 is then is for vroom_post() to see.
+ * range, at most two pages. What PRP2 is then is for vroom_post() to see.
  */
 static inline bool vroom_translate(const struct vroom_qpair *qp, uintptr_t va, uint64_t bytes,
 				   uint64_t *prp1, uint64_t *prp2)
 {
-	const struct vroom_dma_window *w = &qp->window;
+	const struct vroom_dma_range *w = &qp->range;
 	uint64_t iova = va + w->delta, mask = qp->page_mask;
 	uint64_t last = (iova & mask) + bytes - 1; /* byte, from the start of the first page */
 

@@ -110,7 +110,7 @@ static void alignments_are_kept(void **state)
 		for (size_t align = 1; align <= 4u << 20; align *= 2) {
 			for (unsigned i = 0; i < 3; i++) {
 				void *mem = vroom_dma_alloc(r.c, 4097, align);
-				struct vroom_dma_window w;
+				struct vroom_dma_range w;
 
 				assert_non_null(mem);
 				assert_int_equal((uintptr_t)mem % align, 0);

@@ -28,7 +28,7 @@ static int end(void **state)
 
 static bool visible(struct rig *r, const char *at)
 {
-	struct vroom_dma_window w;
+	struct vroom_dma_range w;
 
 	if (vroom_space_find(&r->c->space, at, &w))
 		return false;
@@ -150,22 +150,22 @@ static void what_cannot_be_registered_is_refused(void **state)
 	rig_end(&r);
 }
 
-/* More pieces than there are windows: refused as a whole, and nothing of it stays. */
+/* More pieces than there are ranges: refused as a whole, and nothing of it stays. */
 static void too_many_pieces(void **state)
 {
 	const size_t bytes = 2048 * 4096;
 	char *large = aligned_alloc(4096, bytes + 4096);
 	struct rig r;
-	unsigned windows;
+	unsigned ranges;
 
 	(void)state;
 	rig_begin(&r, &(struct fake_opts){ .scattered = true }, 0);
-	windows = r.c->space.windows;
+	ranges = r.c->space.ranges;
 	for (unsigned i = 0; i < 3; i++) {
 		char *at = large + ((uintptr_t)large % 8192 ? 0 : 4096); /* pages of 4 KiB */
 
 		assert_int_equal(vroom_dma_register(r.c, at, bytes, -1, 0), -ENOMEM);
-		assert_int_equal(r.c->space.windows, windows);
+		assert_int_equal(r.c->space.ranges, ranges);
 		assert_int_equal(r.f->unmapped, i + 1);
 		assert_false(visible(&r, at));
 	}
@@ -245,7 +245,7 @@ static void unregistered_memory_is_forgotten(void **state)
 	rig_begin(&r, &(struct fake_opts){ 0 }, 4);
 	assert_int_equal(vroom_dma_register(r.c, mem, CHUNK, -1, 0), 0);
 	vroom_prep_read(&io, &r.ns, mem, 0, 8, NULL);
-	for (unsigned i = 0; i < 2; i++) /* its window is the queue pair's now */
+	for (unsigned i = 0; i < 2; i++) /* its range is the queue pair's now */
 		assert_int_equal(rig_do(&r, &io), 0);
 	assert_int_equal(vroom_dma_unregister(r.c, mem, CHUNK), 0);
 	other = mem + 8 * CHUNK;
