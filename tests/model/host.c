@@ -449,11 +449,17 @@ int vroom_fail(int err, const char *format, ...)
 	return -err;
 }
 
+int vroom_fail_on(const char *device, int err, const char *format, ...)
+{
+	(void)device, (void)format;
+	return -err;
+}
+
 /* clang-format off */
+const char *vroom_status_str(uint16_t status) { (void)status; return ""; }
 bool vroom_space_suspect(const struct vroom_dma_space *s) { (void)s; return false; }
 void vroom_space_unmap_dead(struct vroom_dma_space *s) { (void)s; }
 void vroom_pool_free_dead(struct vroom_dma_pool *p) { (void)p; }
-bool vroom_ctrlr_traps(const struct vroom_ctrlr *c) { (void)c; return false; }
 const char *vroom_ctrlr_reason(const struct vroom_ctrlr *c) { (void)c; return ""; }
 int vroom_ctrlr_mark_failed(struct vroom_ctrlr *c, int err) { (void)c; return err; }
 int vroom_ctrlr_failed(const struct vroom_ctrlr *c) { (void)c; return 0; }

@@ -2,9 +2,10 @@
 /*
  * A model checker of I/O queue pairs. `make model`; run.py has the configurations and the mutants.
  *
- * What runs is the driver: vroom_queue.h, vroom_qpair.h, core/qpair.c, request.c, watchdog.c and
- * doorbell.c as they are, compiled with -fsanitize=thread, so that each access is announced by a
- * call (host.c). A controller, the memory between both and what checks them are here.
+ * What runs is the driver: vroom_queue.h, vroom_qpair.h, core/qpair.c, request.c, watchdog.c,
+ * doorbell.c and, of admin.c, vroom_queues_init(), as they are, compiled with -fsanitize=thread, so
+ * that each access is announced by a call (host.c). A controller, the memory between both and what
+ * checks them are here.
  *
  * Explored are all reachable states, breadth first: a state is the world (model.h) and, where the
  * host is inside of a function, its stack. The number of commands is not bounded. Tags are taken
