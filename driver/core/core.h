@@ -226,7 +226,8 @@ struct vroom_admin {
 
 /*
  * Memory and doorbells of queue pair QID (0: the admin queue), whose sizes are set. KICKS, of
- * submission and completion queue, stay as long as those are used. TRAPS: see doorbell.h.
+ * submission and completion queue, stay as long as those are used. TRAPS: see
+ * vroom_doorbell_init().
  */
 int vroom_queues_init(struct vroom_ctrlr *c, unsigned qid, struct vroom_sq *sq, struct vroom_cq *cq,
 		      struct vroom_kick kicks[2], bool traps);

@@ -206,8 +206,6 @@ void vroom_qpair_hold_back(struct vroom_qpair *qp)
 void vroom_qpair_block(struct vroom_qpair *qp)
 {
 	if (!qp->blocked) {
-		if (qp->cq.left != qp->cq.slack)
-			vroom_cq_ring(&qp->cq);
 		qp->blocked = true;
 		qp->cold->slack = qp->cq.slack;
 		qp->cq.slack = qp->cq.left = 0;

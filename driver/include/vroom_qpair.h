@@ -74,7 +74,7 @@ struct vroom_completion {
 enum vroom_slot_state {
 	VROOM_SLOT_FREE,  /* nothing is outstanding: the completion is a fault */
 	VROOM_SLOT_PLAIN, /* hand out the tag */
-	VROOM_SLOT_SLOW,  /* vroom_complete_slow() */
+	VROOM_SLOT_SLOW,  /* vroom_poll_rest() */
 };
 #define VROOM_NO_SLOT UINT32_MAX
 

@@ -5,9 +5,14 @@
  * or by phase tags and SQ heads (controller). Base 3.3.1, 3.3.3.
  *
  * Memory order. Two pairs of accesses matter, and no others:
- *	an entry is written before the tail doorbell that announces it: a store-release of the
- *doorbell a completion's phase tag is read before the rest of it, and before the data that it
- *announces: a load-acquire of its last word tests/model/ checks these rules on this file.
+ *
+ * - an entry is written before the tail doorbell that announces it: a store-release of the
+ * doorbell;
+ *
+ * - a completion's phase tag is read before the rest of it, and before the data that it announces:
+ * a load-acquire of its last word.
+ *
+ * tests/model/ checks these rules on this file.
  */
 #ifndef VROOM_QUEUE_H
 #define VROOM_QUEUE_H
@@ -31,7 +36,7 @@ struct vroom_kick;
 struct vroom_doorbell {
 	volatile uint32_t *reg;		     /* of the controller's, or a word that stands for it */
 	const volatile uint32_t *needs_kick; /* non-zero: a store is not enough */
-	struct vroom_kick *kick;	     /* what is to be done then; core/doorbell.h */
+	struct vroom_kick *kick;	     /* what is to be done then; core/doorbell.c */
 };
 
 /* A submission queue. */
