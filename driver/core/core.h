@@ -146,9 +146,8 @@ struct vroom_prps {
 	bool open; /* the last page ended before its end: nothing can follow */
 };
 
-/* Begins a list in LIST for pages of PAGE_SIZE bytes. RANGE: a place to look first, or NULL. */
-void vroom_prp_begin(struct vroom_prps *p, size_t page_size, uint64_t *list,
-		     const struct vroom_dma_range *range);
+/* Begins a list in LIST for pages of PAGE_SIZE bytes. */
+void vroom_prp_begin(struct vroom_prps *p, size_t page_size, uint64_t *list);
 
 /*
  * Adds BYTES at VA. 0; -EFAULT: SPACE does not see all of it; -EINVAL: PRP entries cannot describe
@@ -401,11 +400,14 @@ struct vroom_qpair_cold {
 	int eventfd;	     /* signalled by the completion queue's interrupt; -1: none */
 };
 
-/* Sets a range that no address is in, until one is found. */
-static inline void vroom_qpair_forget_range(struct vroom_qpair *qp)
+#define VROOM_NOWHERE (UINTPTR_MAX / 2) /* the base of a range that no address is in */
+
+/* Relaxed: who unregisters memory, in another thread, may set the base to VROOM_NOWHERE. */
+static inline void vroom_qpair_set_range(struct vroom_qpair *qp, const struct vroom_dma_range *r)
 {
-	qp->range.base = UINTPTR_MAX / 2;
-	qp->range.bytes = 2 * qp->ctrlr->page_size;
+	qp->range.bytes = r->bytes;
+	qp->range.delta = r->delta;
+	__atomic_store_n(&qp->range.base, r->base, __ATOMIC_RELAXED);
 }
 
 /* Holds all free slots back: nothing is submitted, and each poll comes to vroom_poll_rest(). */

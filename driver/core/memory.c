@@ -75,8 +75,8 @@ int vroom_dma_unregister(struct vroom_ctrlr *c, void *mem, size_t bytes)
 
 	vroom_lock(&c->shared->lock);
 	for (struct vroom_qpair *qp = c->first_qpair; qp && !ret; qp = qp->cold->next)
-		if (qp->range.base - (uintptr_t)mem < bytes)
-			vroom_qpair_forget_range(qp);
+		if (__atomic_load_n(&qp->range.base, __ATOMIC_RELAXED) - (uintptr_t)mem < bytes)
+			__atomic_store_n(&qp->range.base, VROOM_NOWHERE, __ATOMIC_RELAXED);
 	vroom_unlock(&c->shared->lock);
 	if (ret == -ENOENT)
 		return vroom_fail_on(c->name, ENOENT, "the memory was not registered so");

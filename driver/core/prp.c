@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "core/core.h"
 
-void vroom_prp_begin(struct vroom_prps *p, size_t page_size, uint64_t *list,
-		     const struct vroom_dma_range *range)
+void vroom_prp_begin(struct vroom_prps *p, size_t page_size, uint64_t *list)
 {
 	*p = (struct vroom_prps){ .page_size = page_size, .list = list };
-	if (range)
-		p->range = *range;
 }
 
 static int add_page(struct vroom_prps *p, uint64_t iova, size_t bytes)

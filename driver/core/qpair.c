@@ -188,7 +188,8 @@ static struct vroom_qpair *new_qpair(struct vroom_ctrlr *c, unsigned depth)
 	qp->cold = cold;
 	cold->eventfd = -1;
 	qp->page_mask = c->page_size - 1;
-	vroom_qpair_forget_range(qp);
+	qp->range.base = VROOM_NOWHERE;
+	qp->range.bytes = 2 * c->page_size;
 	set_sizes(qp, depth);
 	return qp;
 }
@@ -205,7 +206,7 @@ static int set_up(struct vroom_qpair *qp)
 		return ret;
 	vroom_watchdog_init(qp);
 	if (!vroom_space_find(&c->space, qp->sq.entries, &w) && w.bytes >= 2 * c->page_size)
-		qp->range = w;
+		vroom_qpair_set_range(qp, &w);
 	return create_queues(qp);
 }
 

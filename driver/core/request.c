@@ -93,32 +93,23 @@ static bool get_bounce(struct vroom_qpair *qp, struct vroom_slot_cold *slot, siz
 	return true;
 }
 
-/* Where the controller sees VA of our own, most likely in the range at hand. */
-static uint64_t iova_of(const struct vroom_qpair *qp, const void *va)
-{
-	const struct vroom_dma_range *w = &qp->range;
-
-	if ((uintptr_t)va - w->base < w->bytes)
-		return (uintptr_t)va + w->delta;
-	return vroom_space_iova(&qp->ctrlr->space, va);
-}
-
 /* PRPs of what W goes over, by two entries in PRP. An error: they cannot be. */
 static int map(struct vroom_qpair *qp, void *list, struct vroom_walk w, uint64_t prp[2])
 {
 	struct vroom_prps prps;
 	int ret = 0;
 
-	vroom_prp_begin(&prps, qp->ctrlr->page_size, list, &qp->range);
+	vroom_prp_begin(&prps, qp->ctrlr->page_size, list);
 	while (!ret && walk_next(&w))
 		ret = vroom_prp_add(&prps, &qp->ctrlr->space, w.at, w.bytes);
 	if (ret)
 		return ret;
 	/* The next buffer is likely to be near this one; translation wants two pages at least. */
 	if (prps.range.bytes > 2 * qp->page_mask + 1)
-		qp->range = prps.range;
+		vroom_qpair_set_range(qp, &prps.range);
 	prp[0] = prps.prp1;
-	prp[1] = vroom_prp_second(&prps, prps.pages > 2 ? iova_of(qp, list) : 0);
+	prp[1] = vroom_prp_second(&prps,
+				  prps.pages > 2 ? vroom_space_iova(&qp->ctrlr->space, list) : 0);
 	return 0;
 }
 
@@ -156,7 +147,7 @@ static int map_data(struct vroom_qpair *qp, uint32_t cid, const struct vroom_io 
 		return -ENOMEM;
 	if (io->kind == VROOM_IO_RANGES) { /* copied always: the caller may change them at once */
 		memcpy(list, io->buf, io->bytes);
-		prp[0] = iova_of(qp, list);
+		prp[0] = vroom_space_iova(&qp->ctrlr->space, list);
 		return 0;
 	}
 	if (map(qp, list, w, prp) == 0)

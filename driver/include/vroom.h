@@ -170,10 +170,7 @@ void vroom_dma_free(struct vroom_ctrlr *ctrlr, void *mem);
  */
 int vroom_dma_register(struct vroom_ctrlr *ctrlr, void *mem, size_t bytes, int fd,
 		       uint64_t fd_offset);
-/*
- * -ENOENT: it was not registered so. Commands on it must have completed, and no other thread may
- * use a queue pair of CTRLR meanwhile.
- */
+/* -ENOENT: it was not registered so. Commands on it must have completed. */
 int vroom_dma_unregister(struct vroom_ctrlr *ctrlr, void *mem, size_t bytes);
 
 /*

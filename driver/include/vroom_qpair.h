@@ -284,8 +284,9 @@ static inline bool vroom_translate(const struct vroom_qpair *qp, uintptr_t va, u
 			return false;
 		*prp2 = (iova | mask) + 1;
 	}
-	/* PRP entries are dword aligned. Windows hold two pages or more. */
-	return VROOM_LIKELY(!(iova & 3) && va - w->base <= w->bytes - bytes);
+	/* PRP entries are dword aligned. Ranges hold two pages or more. */
+	return VROOM_LIKELY(!(iova & 3) &&
+			    va - __atomic_load_n(&w->base, __ATOMIC_RELAXED) <= w->bytes - bytes);
 }
 
 /* Fills the entry at the tail with IO's command and takes a free slot for it. */
