@@ -474,8 +474,8 @@ static void sleep_until_woken(struct server *s, int64_t timeout_ns)
 	 * read 0 has its store visible to the check below. */
 	if (s->membarrier && s->client_wakes)
 		syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
-	if (!emu_has_work(&s->e))
-		look_at_sockets(s, timeout_ns);
+	/* With a doorbell whose value is invalid there is work that nobody can do. */
+	look_at_sockets(s, emu_has_work(&s->e) ? 0 : timeout_ns);
 	__atomic_store_n(s->e.sleep_word, 0, __ATOMIC_RELEASE);
 }
 
