@@ -407,8 +407,10 @@ static void shut_down(struct vroom_ctrlr *c)
 	vroom_hmb_take_back(c);
 	if (write_register(c, NVME_REG_CC, c->cc | NVME_SET(NVME_CC_SHN_NORMAL, NVME_CC_SHN), 4))
 		return;
-	wait_csts(c, NVME_CSTS_SHST_MASK << NVME_CSTS_SHST_SHIFT,
-		  NVME_CSTS_SHST_DONE << NVME_CSTS_SHST_SHIFT, timeout_ms, "shutdown");
+	if (wait_csts(c, NVME_CSTS_SHST_MASK << NVME_CSTS_SHST_SHIFT,
+		      NVME_CSTS_SHST_DONE << NVME_CSTS_SHST_SHIFT, timeout_ms,
+		      "shutdown") == -ETIMEDOUT)
+		vroom_notice(c, "%s", vroom_ctrlr_reason(c));
 }
 
 /* Off: nothing is written to our memory once it is somebody else's. True when that is known. */
