@@ -289,6 +289,19 @@ static inline bool vroom_translate(const struct vroom_qpair *qp, uintptr_t va, u
 			    va - __atomic_load_n(&w->base, __ATOMIC_RELAXED) <= w->bytes - bytes);
 }
 
+/*
+ * Fetches the line at P for writing, some entries ahead of their use: the controller had it last,
+ * and its processor may be far away. Where they are near this neither gains nor costs.
+ */
+static inline void vroom_prefetch_write(const void *p)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
+#else
+	__builtin_prefetch(p, 1);
+#endif
+}
+
 /* Fills the entry at the tail with IO's command and takes a free slot for it. */
 static inline struct vroom_slot *vroom_post(struct vroom_qpair *qp, const struct vroom_io *io,
 					    uint64_t prp1, uint64_t prp2)
@@ -298,6 +311,7 @@ static inline struct vroom_slot *vroom_post(struct vroom_qpair *qp, const struct
 	uint64_t *entry = (uint64_t *)(void *)vroom_sq_entry(&qp->sq);
 	const struct nvme_sqe *sqe = &io->sqe;
 
+	vroom_prefetch_write(&entry[32]);
 	/* Eight wide stores: the description itself never needs to exist in memory. */
 	entry[0] = (uint64_t)sqe->nsid << 32 | cid << 16 | (uint32_t)sqe->flags << 8 | sqe->opcode;
 	entry[1] = (uint64_t)sqe->cdw3 << 32 | sqe->cdw2;
