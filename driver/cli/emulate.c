@@ -251,6 +251,9 @@ int cli_emulate(int argc, char **argv)
 			a.o.report_fd = atoi(argv[i] + 12);
 	check_known(argc, argv, &a.o);
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	if (a.o.socket_path && a.o.socket_fd >= 0)
+		fail(&a.o, "socket=%s: cannot be set here; start it by hand with --socket",
+		     a.o.socket_path);
 	if (!a.o.socket_path && a.o.socket_fd < 0)
 		fail(&a.o, "where? give --socket PATH; see vroom emulate --help");
 	if (!a.o.nr_ns)

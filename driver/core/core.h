@@ -161,12 +161,11 @@ uint64_t vroom_prp_second(const struct vroom_prps *p, uint64_t list_iova);
 
 /*
  * Doorbells that take more than a store: messages, sleeping controllers, traps of an emulator. A
- * trap calls the emulator, under a lock that it still holds for some microseconds after it has
- * posted a completion. Who rings at once sleeps until the lock is free, by when the emulator sleeps
- * itself, and so it does for who rings late. The moment in between at which ringing costs little
- * depends on emulator and host, so it is searched for: the holdoff is varied a step at a time, and
- * the direction kept while holding and ringing together get cheaper. Only for a command that is
- * alone: with more in flight the emulator is awake.
+ * trap calls it under a lock that it holds for some microseconds after a completion: who rings at
+ * once sleeps until the lock is free, who rings late finds the emulator asleep. The moment in
+ * between is searched for: the holdoff is varied a step at a time, and the direction kept while
+ * holding and ringing together get cheaper. Only with next to nothing in flight: else the emulator
+ * is awake.
  */
 
 /* The search for a trap's best moment; times in ticks. */

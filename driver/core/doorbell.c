@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "core/core.h"
 
-#include "vroom_qpair.h"
-
 #define RINGS_PER_STEP	128 /* doorbell writes between two steps of the search */
 #define STEPS_PER_WRITE 4   /* of the quickest */
 #define WRITES_TO_HOLD	4   /* the longest hold, in quickest writes */
+#define NEARLY_IDLE	2   /* commands in flight up to which doorbells are held off */
 
 int vroom_doorbell_init(struct vroom_doorbell *db, struct vroom_kick *kick,
 			struct vroom_transport *t, unsigned qid, bool completion, unsigned dstrd,
@@ -35,13 +34,13 @@ static uint32_t distance(uint32_t from, uint32_t to, uint32_t size)
 	return to >= from ? to - from : to + size - from;
 }
 
-static bool is_alone(struct vroom_holdoff *h)
+static bool is_nearly_idle(struct vroom_holdoff *h)
 {
 	h->in_flight += distance(h->last_tail, h->sq->tail, h->sq->size);
 	h->in_flight -= distance(h->last_head, h->cq->head, h->cq->size);
 	h->last_tail = h->sq->tail;
 	h->last_head = h->cq->head;
-	return h->in_flight == 1;
+	return h->in_flight <= NEARLY_IDLE;
 }
 
 static void step(struct vroom_holdoff *h)
@@ -86,7 +85,7 @@ void vroom_doorbell_kick(const struct vroom_doorbell *db, uint32_t value)
 
 	if (!k->message)
 		k->transport->ops->kick(k->transport);
-	else if (k->holdoff && is_alone(k->holdoff))
+	else if (k->holdoff && is_nearly_idle(k->holdoff))
 		hold_and_write(k, value);
 	else
 		write_register(k, value);

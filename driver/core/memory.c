@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* DMA memory as programs ask for it, and as drives do (host memory buffer). */
+#include <sys/stat.h>
+
 #include "core/core.h"
 
 void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
@@ -7,11 +9,11 @@ void *vroom_dma_alloc(struct vroom_ctrlr *c, size_t bytes, size_t align)
 	struct vroom_dma_pool *pool = &c->pool;
 	void *mem;
 
-	align = VROOM_MAX(align ? align : c->page_size, VROOM_DMA_UNIT);
 	if (!bytes || bytes > VROOM_DMA_MAX || align > VROOM_DMA_MAX || (align & (align - 1))) {
 		vroom_fail_on(c->name, EINVAL, "no DMA memory of %zu bytes at %zu", bytes, align);
 		return NULL;
 	}
+	align = VROOM_MAX(align ? align : c->page_size, VROOM_DMA_UNIT);
 	mem = vroom_pool_alloc(pool, bytes, align);
 	if (!mem && c->ready) {
 		vroom_ctrlr_reclaim(c);
@@ -44,8 +46,8 @@ int vroom_dma_share(struct vroom_ctrlr *c, struct vroom_ctrlr *owner)
 
 	if (c == owner || c->lender == owner)
 		return 0;
-	if (c->lender)
-		return vroom_fail_on(c->name, EBUSY, "shares memory of %s", c->lender->name);
+	if (c->lender || owner->lender)
+		return vroom_fail_on(c->name, EBUSY, "one of them shares another's memory already");
 	ret = vroom_pool_share(&owner->pool, &c->space);
 	if (!ret)
 		c->lender = owner;
@@ -56,10 +58,14 @@ int vroom_dma_register(struct vroom_ctrlr *c, void *mem, size_t bytes, int fd, u
 {
 	struct vroom_dma_map map = { .va = mem, .bytes = bytes, .fd = fd, .fd_offset = fd_offset };
 	uintptr_t both = (uintptr_t)mem | bytes;
+	struct stat st;
 
 	if (!mem || !bytes || both % VROOM_DMA_UNIT)
 		return vroom_fail_on(c->name, EINVAL, "memory to register is not in units of %lu",
 				     VROOM_DMA_UNIT);
+	if (fd >= 0 && (fstat(fd, &st) || fd_offset > (uint64_t)st.st_size ||
+			bytes > (uint64_t)st.st_size - fd_offset))
+		return vroom_fail_on(c->name, EINVAL, "descriptor %d holds no such memory", fd);
 	if (c->space.prefix[0])
 		return vroom_fail_on(c->name, ENOTSUP, "needs an IOMMU; use vroom_dma_alloc()");
 	if (vroom_space_overlaps(&c->space, mem, bytes))

@@ -144,6 +144,7 @@ static int check_slots(struct vroom_qpair *qp, uint64_t now)
 	const struct vroom_opts *opts = &qp->ctrlr->opts;
 	const struct vroom_slot *first;
 	bool is_long;
+	int ret;
 
 	if (now < w->next_tick_ms)
 		return 0;
@@ -153,6 +154,9 @@ static int check_slots(struct vroom_qpair *qp, uint64_t now)
 	if ((int32_t)(w->deadline_tick - first->deadline) <= 0 ||
 	    is_completed(qp, (uint32_t)(first - qp->slots)))
 		return 0;
+	ret = vroom_ctrlr_health(qp->ctrlr); /* there may be a better reason */
+	if (ret)
+		return ret;
 	is_long = vroom_is_long(vroom_slot_opcode(first));
 	vroom_fail(ETIMEDOUT, "the deadline of %u ms has passed; the controller is stuck",
 		   is_long ? opts->long_timeout_ms : opts->io_timeout_ms);

@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 
@@ -564,7 +565,9 @@ static void serve(struct server *s)
 static bool is_stale(const struct sockaddr_un *sun)
 {
 	int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	bool stale = connect(probe, (const struct sockaddr *)sun, sizeof(*sun)) != 0 &&
+	struct stat st;
+	bool stale = lstat(sun->sun_path, &st) == 0 && S_ISSOCK(st.st_mode) &&
+		     connect(probe, (const struct sockaddr *)sun, sizeof(*sun)) != 0 &&
 		     errno == ECONNREFUSED;
 
 	close(probe);
