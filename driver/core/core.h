@@ -13,7 +13,6 @@
 #include "transport/transport.h"
 #include "vroom.h"
 #include "vroom_qpair.h"
-#include "vroom_queue.h"
 
 /*
  * Memory that controllers reach. A space is what one controller sees: stretches of memory, each at
@@ -411,9 +410,6 @@ static inline void vroom_qpair_set_range(struct vroom_qpair *qp, const struct vr
 
 /* Holds all free slots back: nothing is submitted, and each poll comes to vroom_poll_rest(). */
 void vroom_qpair_block(struct vroom_qpair *qp);
-void vroom_qpair_unblock(struct vroom_qpair *qp);
-/* Moves slots that were freed since to those that are held back. */
-void vroom_qpair_hold_back(struct vroom_qpair *qp);
 /* The opcode and blocks that a slot's command names. */
 static inline uint8_t vroom_slot_opcode(const struct vroom_slot *slot)
 {
@@ -455,8 +451,6 @@ void vroom_qpair_disconnect_interrupt(struct vroom_qpair *qp);
 void vroom_watchdog_init(struct vroom_qpair *qp);
 /* Ends QP with ERR, for good: nothing is submitted any more, and each poll returns ERR. */
 void vroom_qpair_end(struct vroom_qpair *qp, int err);
-/* The same, and adds what was not completed to the reason in vroom_error(). Returns ERR. */
-int vroom_qpair_fail(struct vroom_qpair *qp, int err);
 /* Deadlines, and whether the controller is still there: 0, or QP's end. NOW: milliseconds. */
 int vroom_check_deadlines(struct vroom_qpair *qp, uint64_t now);
 

@@ -181,7 +181,8 @@ static int post(struct vroom_qpair *qp, const struct vroom_io *io, struct vroom_
 	return 0;
 }
 
-void vroom_qpair_hold_back(struct vroom_qpair *qp)
+/* Moves slots that were freed since to those that are held back. */
+static void hold_back(struct vroom_qpair *qp)
 {
 	while (qp->free_slot != VROOM_NO_SLOT) {
 		struct vroom_slot *slot = &qp->slots[qp->free_slot];
@@ -202,14 +203,14 @@ void vroom_qpair_block(struct vroom_qpair *qp)
 		qp->cq.slack = qp->cq.left = 0;
 		qp->cold->held_slot = VROOM_NO_SLOT;
 	}
-	vroom_qpair_hold_back(qp);
+	hold_back(qp);
 }
 
-void vroom_qpair_unblock(struct vroom_qpair *qp)
+static void unblock(struct vroom_qpair *qp)
 {
 	if (!qp->blocked)
 		return;
-	vroom_qpair_hold_back(qp);
+	hold_back(qp);
 	qp->blocked = false;
 	qp->cq.slack = qp->cq.left = qp->cold->slack;
 	qp->free_slot = qp->cold->held_slot;
@@ -265,7 +266,7 @@ void vroom_request_continue(struct vroom_qpair *qp)
 {
 	struct vroom_request *r = qp->cold->splitting;
 
-	vroom_qpair_unblock(qp);
+	unblock(qp);
 	if (r)
 		post_parts(qp, r);
 	if (r && (r->status || r->submitted == r->io.nlb)) {

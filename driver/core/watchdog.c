@@ -89,7 +89,7 @@ void vroom_qpair_end(struct vroom_qpair *qp, int err)
  * Says "read of 8 blocks at LBA 128 (queue 1, command 3): no completion: ...". Recovery, by Abort
  * and then a controller reset, would start here: qp->slots has the commands.
  */
-int vroom_qpair_fail(struct vroom_qpair *qp, int err)
+static int fail_qpair(struct vroom_qpair *qp, int err)
 {
 	const struct vroom_slot *slot = first_deadline(qp);
 	const char *name = qp->ctrlr->name, *reason = vroom_ctrlr_reason(qp->ctrlr);
@@ -187,7 +187,7 @@ int vroom_check_deadlines(struct vroom_qpair *qp, uint64_t now)
 		if (ret)
 			vroom_ctrlr_mark_failed(c, ret);
 	}
-	return ret ? vroom_qpair_fail(qp, ret) : 0;
+	return ret ? fail_qpair(qp, ret) : 0;
 }
 
 /*

@@ -64,7 +64,7 @@
  * 3 in a million.
  *
  * Not here: the admin queue (a queue is created and deleted in one step), the end of a queue pair
- * (deadlines, vroom_qpair_fail()), interrupts, data and PRP lists.
+ * (deadlines, fail_qpair()), interrupts, data and PRP lists.
  */
 #include <getopt.h>
 #include <stdarg.h>
